@@ -1,0 +1,279 @@
+"""The vocabulary every layer speaks. Plain values; imports nothing of ours.
+
+Frozen values cross threads. `Sequence`, `Row`, `Batch` and `RowResult` are mutable and belong to the engine thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+
+class Reason(Enum):
+    """Why a sequence ended."""
+
+    STOP = "stop"  # a stop string, a stop token or the model's end-of-text
+    LENGTH = "length"  # max_tokens, or the context is full
+    ABORT = "abort"  # the client left or asked for it
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is drawn from the logits; `model/sampling.py` gives the order of operations."""
+
+    temperature: float = 0.7  # 0: greedy
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repeat_last_n: int = -1  # tokens the three penalties look back; -1: all
+    dry_multiplier: float = 0.0  # 0: off
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_breakers: frozenset[int] = frozenset()  # tokens no repetition is followed across
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    mirostat: int = 0  # 0 off, 1, 2
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    bias: tuple[tuple[int, float], ...] = ()  # (token, added to its logit)
+    seed: int = 0  # sequence i of a request draws with seed + i
+    logprobs: int | None = None  # alternatives reported per generated token; None: no logprobs at all
+    prompt_logprobs: int | None = None  # the same for prompt tokens; switches the prefix cache off for the request
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a sequence ends, and what of its end is shown."""
+
+    max_tokens: int = 16
+    min_tokens: int = 0  # no stop token (and no end-of-text) may be drawn before
+    stop_ids: frozenset[int] = frozenset()  # end-of-text ids included, unless ignore_eos
+    stop_strings: tuple[str, ...] = ()
+    include_stop: bool = False  # keep the matched stop string in the text
+    skip_special: bool = True  # control tokens leave no text
+
+
+class Constraint(Protocol):
+    """Which tokens may come next for one sequence. Errors latch: `done` and an empty mask, never an exception."""
+
+    @property
+    def done(self) -> bool: ...
+    def fill_mask(self, out: Any) -> None:
+        """out: uint32 [ceil(vocab / 32)]; bit t % 32 of word t // 32 is set where token t may come next."""
+
+    def accept(self, token: int) -> bool: ...
+    def rollback(self, count: int) -> None: ...
+    def forced(self) -> list[int]: ...
+
+
+class CompiledGrammar(Protocol):
+    def start(self) -> Constraint: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a caller wants generated. Immutable: all progress lives in `Sequence`."""
+
+    id: str
+    prompt: tuple[int, ...]  # never empty
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    n: int = 1
+    priority: int = 0  # lower is more urgent
+    constraint: CompiledGrammar | None = None
+    salt: bytes = b""  # adapter, media, tenant: whatever makes equal tokens mean different KV
+    pin: str | None = None  # keep this prompt's blocks under this name
+    arrived: float = 0.0  # time.monotonic() at the door
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token's raw model log-probability, and those of the likeliest alternatives, likeliest first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    rank: int = 0  # 1: the likeliest token of the vocabulary; 0: not asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0  # every token drawn, the stop token too
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """time.monotonic() readings of one sequence; 0.0: has not happened."""
+
+    arrived: float = 0.0
+    scheduled: float = 0.0  # first row planned
+    first_token: float = 0.0
+    last_token: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first row of a sequence was computed."""
+
+    request: str
+    index: int
+    prompt_tokens: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Text that is safe to show, with the tokens it is made of. `text` may be empty while tokens go on."""
+
+    request: str
+    index: int
+    text: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()  # one for each of `tokens` where asked for
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Sent once, before the first Delta, where asked for: one entry per prompt token, None for the first."""
+
+    request: str
+    index: int
+    logprobs: tuple[TokenLogprob | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    request: str
+    index: int
+    reason: Reason
+    stop: str | int | None  # the stop string or stop token that ended it; None for end-of-text and length
+    usage: Usage
+    marks: Marks = Marks()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The server could not go on with this request; every sequence of it is gone."""
+
+    request: str
+    code: str  # engine_step_failed, engine_faulted, kv_pool_floored, context_length_exceeded, draining
+    message: str  # safe to show: no paths, no traceback
+
+
+Event = Started | Delta | PromptLogprobs | Finished | Failed
+
+
+class Decoder(Protocol):
+    """Tokens in, text that is safe to show out (text/decode.py)."""
+
+    stopped: str | None  # the stop string that was met
+
+    @property
+    def seen(self) -> int:
+        """Characters decoded so far, held back ones included."""
+
+    @property
+    def shown(self) -> int:
+        """Characters returned so far."""
+
+    def push(self, token: int) -> str: ...
+    def flush(self) -> str: ...
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One continuation of one request: how far it has got and where its KV lives.
+
+    `computed` counts the leading tokens whose KV is in `blocks`. A step exists to make `computed` catch up with
+    `len(tokens) + len(draft)`; prefill, decode, chunking, cache hits, speculation and recovery from preemption are
+    all just different distances to catch up.
+    """
+
+    request: Request
+    index: int
+    arrival: int
+    tokens: list[int]
+    computed: int = 0
+    draft: list[int] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)  # of every full block of `tokens`
+    published: int = 0  # leading blocks already offered to the prefix cache
+    started: bool = False
+    cached: int = 0  # prompt tokens found in the prefix cache when first scheduled
+    constraint: Constraint | None = None
+    decoder: Decoder | None = None
+    held: list[tuple[int, int, TokenLogprob | None]] = field(default_factory=list)  # (offset, token, logprob) not shown
+    followers: list[Sequence] = field(default_factory=list)  # siblings (n > 1) waiting for this one's prompt
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    mu: float = 0.0  # mirostat's running surprise target
+    drafted: int = 0
+    accepted: int = 0
+    scheduled_at: float = 0.0
+    first_token_at: float = 0.0
+    last_token_at: float = 0.0
+
+    @property
+    def pending(self) -> int:
+        return len(self.tokens) + len(self.draft) - self.computed
+
+    @property
+    def generated(self) -> int:
+        return len(self.tokens) - len(self.request.prompt)
+
+
+@dataclass(slots=True)
+class Row:
+    """One sequence's share of a step: compute positions [start, start + count)."""
+
+    seq: Sequence
+    start: int
+    count: int
+
+    @property
+    def reaches_end(self) -> bool:
+        return self.start + self.count == len(self.seq.tokens) + len(self.seq.draft)
+
+    @property
+    def inputs(self) -> list[int]:
+        seq, end = self.seq, self.start + self.count
+        known = len(seq.tokens)
+        if end <= known:
+            return seq.tokens[self.start : end]
+        return (seq.tokens + seq.draft)[self.start : end]
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Logits are wanted at every position of this row that predicts a prompt token."""
+        request = self.seq.request
+        return request.sampling.prompt_logprobs is not None and self.start < len(request.prompt) - 1
+
+
+@dataclass(slots=True)
+class Batch:
+    rows: list[Row]
+
+
+@dataclass(slots=True)
+class RowResult:
+    """`tokens` is empty unless the row reached the end: then accepted drafts plus one new token."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # one per token where asked for
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of positions start + 1 .. as far as they are prompt
+    draft: list[int] = field(default_factory=list)  # proposals for the next step
+
+
+class Runner(Protocol):
+    """Turns a Batch into RowResults, in the batch's order. May raise: then the batch's requests fail."""
+
+    def step(self, batch: Batch) -> list[RowResult]: ...
