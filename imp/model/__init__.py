@@ -1,0 +1,1 @@
+"""The forward pass, written once against Ops; the NumPy reference; sampling; the runner."""

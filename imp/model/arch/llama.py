@@ -1,0 +1,68 @@
+"""The llama family: Llama 2 and 3, SmolLM2, Mistral, and everything else published under those model types."""
+
+from __future__ import annotations
+
+from ...weights.checkpoint import Checkpoint, InvalidModel
+from .. import rope
+from ..config import Config
+from ..layers import Block, Decoder, GatedMlp, SelfAttention
+from ..ops import Attention, Linear
+from .parts import Tensors
+
+MODEL_TYPES = ("llama", "mistral")
+
+
+def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
+    config, tensors = Config(checkpoint.config), Tensors(checkpoint)
+    config.require("hidden_act", "silu", "swish")
+    config.require("pretraining_tp", 1)
+    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    kv_heads = config.integer("num_key_value_heads", heads)
+    head_dim = config.integer("head_dim", hidden // heads)
+    if heads % kv_heads:
+        raise InvalidModel(f"{heads} attention heads cannot share {kv_heads} key/value heads evenly")
+    inner, vocab, eps = config.integer("intermediate_size"), config.integer("vocab_size"), config.number("rms_norm_eps")
+    trained = config.integer("max_position_embeddings")
+    theta = config.number("rope_theta", 10000.0)
+    divisors = tensors.vector("rope_freqs.weight", head_dim // 2) if "rope_freqs.weight" in checkpoint else None
+    freqs, factor = rope.frequencies(theta, head_dim, config.mapping("rope_scaling"), trained, divisors)
+    turning = rope.table(freqs, context or trained, factor)
+
+    def block(i: int) -> Block:
+        at = f"model.layers.{i}"
+        attention = Attention(
+            layer=i,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            scale=head_dim**-0.5,
+            rope=turning,
+            window=config.integer("sliding_window", None),
+        )
+        qkv = {"q_proj": heads * head_dim, "k_proj": kv_heads * head_dim, "v_proj": kv_heads * head_dim}
+        return Block(
+            mixer_norm=tensors.norm(f"{at}.input_layernorm", hidden, eps),
+            mixer=SelfAttention(
+                tensors.linear(f"{at}.self_attn", qkv, hidden),
+                tensors.linear(f"{at}.self_attn", {"o_proj": hidden}, heads * head_dim),
+                attention,
+            ),
+            mlp_norm=tensors.norm(f"{at}.post_attention_layernorm", hidden, eps),
+            mlp=GatedMlp(
+                tensors.linear(f"{at}.mlp", {"gate_proj": inner, "up_proj": inner}, hidden),
+                tensors.linear(f"{at}.mlp", {"down_proj": hidden}, inner),
+                "silu",
+            ),
+        )
+
+    embedding = tensors.matrix("model.embed_tokens.weight", vocab, hidden)
+    tied = config.flag("tie_word_embeddings") or "lm_head.weight" not in checkpoint
+    return Decoder(
+        embedding=embedding,
+        blocks=tuple(block(i) for i in range(config.integer("num_hidden_layers"))),
+        norm=tensors.norm("model.norm", hidden, eps),
+        head=Linear((embedding,)) if tied else tensors.linear("", {"lm_head": vocab}, hidden),
+        hidden=hidden,
+        vocab=vocab,
+        context=trained,
+    )

@@ -1,0 +1,74 @@
+"""The plan half of plan/run: a Batch becomes the packed arrays a backend reads. Owns no state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..types import Batch, Row
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """One step, packed. All arrays are int32 and contiguous; T positions, B rows, R wanted positions.
+
+    Row b owns positions row_starts[b]:row_starts[b+1] of the T; they are consecutive positions of one sequence, and its
+    keys after this step are positions 0 .. contexts[b]-1, kept in blocks table[table_starts[b] + p // block_size].
+    """
+
+    tokens: np.ndarray  # [T]
+    positions: np.ndarray  # [T]
+    slots: np.ndarray  # [T] block * block_size + offset: where this position's key and value go
+    row_starts: np.ndarray  # [B + 1]
+    contexts: np.ndarray  # [B]
+    table_starts: np.ndarray  # [B + 1]
+    table: np.ndarray  # [sum of blocks]
+    wanted: np.ndarray  # [R] indices into T, ascending
+
+
+def wanted_count(row: Row) -> int:
+    """How many positions of the row want logits."""
+    if row.wants_prompt_logprobs:
+        return row.count
+    return 1 + len(row.seq.draft) if row.reaches_end else 0
+
+
+def pack(batch: Batch, block_size: int) -> StepInputs:
+    """Rows in the batch's order; within a row the wanted positions are its last ones (or all, for prompt logprobs)."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    table: list[int] = []
+    wanted: list[int] = []
+    row_starts, contexts, table_starts = [0], [], [0]
+    for row in batch.rows:
+        start, end, blocks = row.start, row.start + row.count, row.seq.blocks
+        tokens += row.inputs
+        table += blocks[: -(-end // block_size)]
+        if row.count == 1:
+            positions.append(start)
+            slots.append(blocks[start // block_size] * block_size + start % block_size)
+        else:
+            span = range(start, end)
+            positions += span
+            slots += [blocks[p // block_size] * block_size + p % block_size for p in span]
+        count = wanted_count(row)
+        wanted += range(len(tokens) - count, len(tokens))
+        row_starts.append(len(tokens))
+        contexts.append(end)
+        table_starts.append(len(table))
+
+    def packed(values: list[int]) -> np.ndarray:
+        return np.array(values, np.int32)
+
+    return StepInputs(
+        tokens=packed(tokens),
+        positions=packed(positions),
+        slots=packed(slots),
+        row_starts=packed(row_starts),
+        contexts=packed(contexts),
+        table_starts=packed(table_starts),
+        table=packed(table),
+        wanted=packed(wanted),
+    )

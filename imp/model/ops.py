@@ -1,0 +1,162 @@
+"""The operations a backend supplies, and the plain values a model hands to them.
+
+A model's `forward(ops)` is a pure composition of these calls on opaque arrays. It is called by
+  * `reference.ReferenceBackend`, which executes every call at once in NumPy (the judge of every kernel), once per step;
+  * a compiled backend, which *records* the calls once per model into a program over fixed buffers and replays it.
+So `forward` must not look inside an array, and must not branch on anything that changes from step to step: the token
+count, positions, block tables and wanted rows are data of the step (`inputs.StepInputs`) that only the ops read.
+
+Shapes: T positions in the step, R of them wanting logits, D hidden size, H query heads, G key/value heads, d head size.
+Activations are float32 to the outside; a backend may keep them in any form in between. Weights are float values: what a
+backend loses by requantising them must stay below what their own format lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..weights.checkpoint import Weight
+
+Array = Any  # the backend's own; [T, n] unless said otherwise
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear:
+    """y = x @ W^T + bias. `parts` are stacked along the outputs: (wq, wk, wv) make one [H*d + 2*G*d, D] matrix."""
+
+    parts: tuple[Weight, ...]
+    bias: np.ndarray | None = None  # float32 [outputs]
+
+    @property
+    def outputs(self) -> int:
+        return sum(part.shape[0] for part in self.parts)
+
+    @property
+    def inputs(self) -> int:
+        return self.parts[0].shape[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """RMS norm: y = x / sqrt(mean(x^2) + eps) * weight, over the last axis (Zhang & Sennrich 2019)."""
+
+    weight: np.ndarray  # float32 [n]; any architecture's "+1" is already in it
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rope:
+    """Rotary position embedding, half-split layout: (x[i], x[i + r/2]) turn by the angle of column i.
+
+    Only the first r = 2 * columns values of a head turn; the rest pass through.
+    """
+
+    cos: np.ndarray  # float32 [positions, r / 2]; any attention scaling (yarn) is already in it
+    sin: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """One attention layer as the ops see it. `layer` numbers the KV cache planes from 0."""
+
+    layer: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float  # multiplies q.k
+    rope: Rope | None
+    window: int | None = None  # a query sees the last `window` keys, itself included; None: all
+    softcap: float | None = None  # scores become cap * tanh(score / cap)
+    q_norm: Norm | None = None  # per head, before rope
+    k_norm: Norm | None = None
+
+
+class Ops(Protocol):
+    """All arrays are float32 [T, n] unless said otherwise. No op changes its arguments, except where it says so."""
+
+    def embed(self, table: Weight, scale: float = 1.0) -> Array:
+        """[T, D]: the rows of `table` [vocab, D] for the step's tokens, times `scale`."""
+
+    def norm(self, x: Array, norm: Norm) -> Array: ...
+
+    def linear(self, x: Array, linear: Linear) -> Array:
+        """[T, outputs]"""
+
+    def linear_add(self, x: Array, linear: Linear, residual: Array) -> Array:
+        """residual + linear(x). `residual` is spent: the result may live in its memory."""
+
+    def norm_add(self, x: Array, norm: Norm, residual: Array) -> Array:
+        """residual + norm(x). `residual` is spent."""
+
+    def rotate_store(self, qkv: Array, attention: Attention) -> Array:
+        """Split qkv [T, H*d + G*d + G*d]; norm q and k per head where asked; rope both; store k and v in the KV cache
+        at the step's slots. Returns q [T, H*d] (not yet scaled)."""
+
+    def attend(self, q: Array, attention: Attention) -> Array:
+        """[T, H*d]: softmax(scale * q.k) v over the keys of the token's own sequence at positions <= its own (and
+        inside the window), read from the KV cache through the block table. Query head h reads kv head h // (H/G)."""
+
+    def glu(self, gate_up: Array, activation: str) -> Array:
+        """gate_up [T, 2F] -> act(gate) * up, [T, F]; gate is the first half. activation: silu | gelu_tanh"""
+
+    def logits(self, x: Array, norm: Norm, head: Linear, softcap: float | None = None) -> Array:
+        """[R, vocab]: head(norm(x)) for the rows of the step that want logits; softcap as in Attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayer:
+    """The shape of one layer's keys and values."""
+
+    kv_heads: int
+    head_dim: int
+
+
+class Model(Protocol):
+    """What an architecture file builds (arch/): immutable once built."""
+
+    kv_layers: tuple[KVLayer, ...]
+    hidden: int
+    vocab: int  # rows of the logits; may exceed the tokenizer's vocabulary
+    context: int  # positions the model was trained for
+
+    def forward(self, ops: Ops) -> Array:
+        """Record or compute one step; returns `ops.logits(...)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """The largest step a backend must be ready for. Buffers are sized by it once."""
+
+    tokens: int  # T
+    rows: int  # sequences
+    logit_rows: int  # R
+    context: int  # positions of one sequence
+    blocks: int  # of the KV cache
+    block_size: int = 16
+
+
+class Backend(Protocol):
+    """A device with one model on it. Owned by the engine thread; `load` may run on another one before."""
+
+    name: str  # "cpu" | "cuda" | "reference"
+
+    def describe(self) -> str:
+        """One line for people: the device, its features, the threads."""
+
+    def load(self, model: Model, limits: StepLimits) -> None: ...
+
+    def kv_block_bytes(self, model: Model, block_size: int) -> int:
+        """Device bytes of one block over all layers, K and V."""
+
+    def run(self, inputs: Any) -> np.ndarray:
+        """One step (inputs.StepInputs): KV of every position is stored; returns float32 logits [R, vocab], which stay
+        valid until the next run."""
+
+    def sample(self, logits: np.ndarray, plan: Any) -> Any:
+        """One token per row (sampling.SamplingPlan -> sampling.Drawn); may overwrite `logits`."""
+
+    def close(self) -> None:
+        """Stop threads and give memory back. Idempotent."""

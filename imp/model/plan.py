@@ -1,0 +1,210 @@
+"""From the rows of a batch to the arrays of a SamplingPlan: what each wanted position draws, bans and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..types import Batch, Row, Sampling, Sequence
+from .inputs import wanted_count
+from .sampling import SamplingPlan, uniform
+
+
+@dataclass(slots=True)
+class Draw:
+    """One wanted position: the token after `history` (its sequence's tokens, then `drafted` of its drafts)."""
+
+    seq: Sequence
+    drafted: int
+    target: int = -1  # >= 0: only this token's logprob is wanted
+    logprobs: int = -1
+
+    @property
+    def length(self) -> int:
+        return len(self.seq.tokens) + self.drafted
+
+    def history(self) -> list[int]:
+        seq = self.seq
+        return seq.tokens + seq.draft[: self.drafted] if self.drafted else seq.tokens
+
+
+def draws_of(row: Row) -> list[Draw]:
+    """The wanted positions of a row, ascending: prompt positions (where asked for), then the ones that draw."""
+    seq, sampling = row.seq, row.seq.request.sampling
+    count = wanted_count(row)
+    wanted = -1 if sampling.logprobs is None else sampling.logprobs
+    draws = []
+    for position in range(row.start + row.count - count, row.start + row.count):
+        following = position + 1
+        if following >= len(seq.tokens):
+            draws.append(Draw(seq, following - len(seq.tokens), logprobs=wanted))
+        else:
+            is_prompt = following < len(seq.request.prompt)
+            asked = sampling.prompt_logprobs if is_prompt and sampling.prompt_logprobs is not None else -1
+            draws.append(Draw(seq, 0, target=seq.tokens[following], logprobs=asked))
+    return draws
+
+
+def plan_step(batch: Batch, vocab: int, width: int) -> tuple[SamplingPlan, list[list[Draw]]]:
+    """The plan of a step whose logits are [R, width], and the draws of each row. Tokens >= vocab are never drawn."""
+    by_row = [draws_of(row) for row in batch.rows]
+    draws = [draw for row in by_row for draw in row]
+    floats = np.array([_floats(d) for d in draws], np.float32).reshape(len(draws), 13).T.copy()
+    ints = np.array([_ints(d) for d in draws], np.int32).reshape(len(draws), 4).T.copy()
+    bias_starts, bias_tokens, bias_values = _ranges([_biases(d, vocab) for d in draws], (np.int32, np.float32))
+    seen_starts, seen_tokens, seen_counts = _ranges([_seen(d, vocab) for d in draws], (np.int32, np.int32))
+    masks, mask_rows = _masks(by_row, width)
+    return SamplingPlan(
+        temperature=floats[0],
+        top_p=floats[1],
+        min_p=floats[2],
+        typical_p=floats[3],
+        repetition=floats[4],
+        frequency=floats[5],
+        presence=floats[6],
+        xtc_probability=floats[7],
+        xtc_threshold=floats[8],
+        mirostat_tau=floats[9],
+        mirostat_eta=floats[10],
+        mu=floats[11],
+        top_k=ints[0],
+        mirostat=ints[1],
+        top_logprobs=ints[2],
+        targets=ints[3],
+        uniform=np.array([_uniforms(d) for d in draws], np.float64).reshape(len(draws), 2),
+        bias_starts=bias_starts,
+        bias_tokens=bias_tokens,
+        bias_values=bias_values,
+        seen_starts=seen_starts,
+        seen_tokens=seen_tokens,
+        seen_counts=seen_counts,
+        masks=masks,
+        mask_rows=mask_rows,
+        vocab=min(vocab, width),
+    ), by_row
+
+
+def _floats(draw: Draw) -> tuple[float, ...]:
+    s = draw.seq.request.sampling
+    mu = draw.seq.mu or 2.0 * s.mirostat_tau
+    return (
+        s.temperature,
+        s.top_p,
+        s.min_p,
+        s.typical_p,
+        s.repetition_penalty,
+        s.frequency_penalty,
+        s.presence_penalty,
+        s.xtc_probability,
+        s.xtc_threshold,
+        s.mirostat_tau,
+        s.mirostat_eta,
+        mu,
+        0.0,
+    )
+
+
+def _ints(draw: Draw) -> tuple[int, ...]:
+    s = draw.seq.request.sampling
+    return max(s.top_k, 0), s.mirostat, draw.logprobs, draw.target
+
+
+def _uniforms(draw: Draw) -> tuple[float, float]:
+    s = draw.seq.request.sampling
+    if draw.target >= 0 or s.temperature == 0:
+        return 0.0, 0.0
+    at = draw.seq.index, draw.length
+    return uniform(s.seed, *at), uniform(s.seed, *at, stream=1) if s.xtc_probability else 0.0
+
+
+def _biases(draw: Draw, vocab: int) -> dict[int, float]:
+    request = draw.seq.request
+    sampling, limits = request.sampling, request.limits
+    if draw.target >= 0:
+        return {}
+    out = dict(sampling.bias)
+    if sampling.dry_multiplier:
+        for token, penalty in dry_penalties(draw.history(), sampling).items():
+            out[token] = out.get(token, 0.0) - penalty
+    if draw.length - len(request.prompt) < limits.min_tokens:
+        out.update(dict.fromkeys(limits.stop_ids, -np.inf))
+    return {token: value for token, value in out.items() if 0 <= token < vocab}
+
+
+def _seen(draw: Draw, vocab: int) -> dict[int, int]:
+    """Distinct tokens of the penalty window -> how often each was generated in it."""
+    s, prompt = draw.seq.request.sampling, len(draw.seq.request.prompt)
+    off = s.repetition_penalty == 1.0 and not s.frequency_penalty and not s.presence_penalty
+    if off or not s.repeat_last_n or draw.target >= 0:
+        return {}
+    history = draw.history()
+    first = 0 if s.repeat_last_n < 0 else max(0, len(history) - s.repeat_last_n)
+    counts: dict[int, int] = {}
+    if s.repetition_penalty != 1.0:
+        counts = dict.fromkeys(history[first:prompt], 0)
+    for token in history[max(first, prompt) :]:
+        counts[token] = counts.get(token, 0) + 1
+    return {token: count for token, count in counts.items() if token < vocab}
+
+
+def _ranges(rows: list[dict[int, float]] | list[dict[int, int]], kinds: tuple[type, type]) -> tuple[np.ndarray, ...]:
+    """CSR arrays of the rows' keys and values."""
+    starts = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum([len(row) for row in rows], out=starts[1:])
+    keys: np.ndarray = np.fromiter((key for row in rows for key in row), kinds[0], int(starts[-1]))
+    values: np.ndarray = np.fromiter((value for row in rows for value in row.values()), kinds[1], int(starts[-1]))
+    return starts, keys, values
+
+
+def _masks(by_row: list[list[Draw]], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Constraint masks of the drawing positions; a constraint is walked over its drafts and back."""
+    constrained = [[d for d in draws if d.target < 0] for draws in by_row if draws and draws[0].seq.constraint]
+    masks = np.zeros((sum(map(len, constrained)), -(-width // 32)), np.uint32)
+    mask_rows = np.full(sum(map(len, by_row)), -1, np.int32)
+    at, used = 0, 0
+    for draws in by_row:
+        constraint, accepted = (draws[0].seq.constraint if draws else None), 0
+        for draw in draws:
+            if constraint and draw.target < 0:
+                constraint.fill_mask(masks[used])
+                mask_rows[at], used = used, used + 1
+                if draw.drafted < len(draw.seq.draft) and constraint.accept(draw.seq.draft[draw.drafted]):
+                    accepted += 1
+            at += 1
+        if constraint and accepted:
+            constraint.rollback(accepted)
+    return masks, mask_rows
+
+
+def dry_penalties(history: Seq[int], sampling: Sampling) -> dict[int, float]:
+    """Token -> multiplier * base^(n - allowed_length), n >= allowed_length the longest repetition it would extend.
+
+    A repetition is a suffix of the window that also stands earlier in it; none reaches across a breaker token. After
+    p-e-w's DRY sampler as served by llama.cpp; lengths are bounded by 64.
+    """
+    window = (
+        history if sampling.dry_penalty_last_n < 0 else history[max(0, len(history) - sampling.dry_penalty_last_n) :]
+    )
+    tokens = np.asarray(window, np.int64)
+    size = len(tokens)
+    if size < 2 or not sampling.dry_penalty_last_n:
+        return {}
+    ends = np.arange(size - 1)  # an earlier copy of the suffix ends here; the token after it would be the repetition
+    lengths = np.zeros(size - 1, np.int64)
+    for back in range(min(size - 1, 64)):
+        last = tokens[size - 1 - back]
+        if int(last) in sampling.dry_breakers:
+            break
+        ends = ends[(ends >= back)]
+        ends = ends[tokens[ends - back] == last]
+        if not len(ends):
+            break
+        lengths[ends] = back + 1
+    out: dict[int, float] = {}
+    for end in np.flatnonzero(lengths >= max(sampling.dry_allowed_length, 1)):
+        token = int(tokens[end + 1])
+        penalty = sampling.dry_multiplier * sampling.dry_base ** float(lengths[end] - sampling.dry_allowed_length)
+        out[token] = max(out.get(token, 0.0), penalty)
+    return {token: value for token, value in out.items() if token not in sampling.dry_breakers}

@@ -1,0 +1,150 @@
+"""Ops in plain NumPy: slow, obvious, the judge of every kernel.
+
+Executes each call at once. Dequantised weights are kept, so a second step is only as slow as its matrix products.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..weights.checkpoint import Weight
+from .inputs import StepInputs
+from .ops import Attention, Linear, Model, Norm, StepLimits
+from .sampling import Drawn, SamplingPlan, reference_sample
+
+
+def rms_norm(x: np.ndarray, norm: Norm) -> np.ndarray:
+    mean = np.mean(np.square(x, dtype=np.float64), axis=-1, keepdims=True)
+    return (x / np.sqrt(mean + norm.eps) * norm.weight).astype(x.dtype)
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1.0 + np.exp(-x))
+
+
+def gelu_tanh(x: np.ndarray) -> np.ndarray:
+    """The tanh form of GELU (Hendrycks & Gimpel 2016)."""
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+ACTIVATIONS = {"silu": silu, "gelu_tanh": gelu_tanh}
+
+
+def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """x [T, heads, d]; cos, sin [T, r/2]: half-split rotation of the first r values, the rest unchanged."""
+    half = cos.shape[-1]
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    cos, sin = cos[:, None], sin[:, None]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
+
+
+class ReferenceBackend:
+    """Backend and Ops in one: `forward` is called for every step. Activations and KV are float32, or float64."""
+
+    name = "reference"
+
+    def __init__(self, dtype: type = np.float32):
+        self.dtype = dtype
+        self.weights: dict[
+            int, tuple[Weight, np.ndarray]
+        ] = {}  # by id; the Weight is kept so that the id stays its own
+
+    def describe(self) -> str:
+        return f"NumPy reference, {np.dtype(self.dtype).name}"
+
+    # -- Backend ---------------------------------------------------------------------------------
+
+    def load(self, model: Model, limits: StepLimits) -> None:
+        self.model, self.limits = model, limits
+        slots = limits.blocks * limits.block_size
+        shapes = [(slots, kv.kv_heads, kv.head_dim) for kv in model.kv_layers]
+        self.keys: list[np.ndarray] = [np.zeros(shape, self.dtype) for shape in shapes]
+        self.values: list[np.ndarray] = [np.zeros(shape, self.dtype) for shape in shapes]
+
+    def kv_block_bytes(self, model: Model, block_size: int) -> int:
+        item = np.dtype(self.dtype).itemsize
+        return sum(2 * block_size * kv.kv_heads * kv.head_dim * item for kv in model.kv_layers)
+
+    def run(self, inputs: StepInputs) -> np.ndarray:
+        self.inputs = inputs
+        return self.model.forward(self).astype(np.float32)
+
+    def sample(self, logits: np.ndarray, plan: SamplingPlan) -> Drawn:
+        return reference_sample(logits, plan)
+
+    def close(self) -> None:
+        self.weights.clear()
+        self.keys, self.values = [], []
+
+    # -- Ops -------------------------------------------------------------------------------------
+
+    def _weight(self, weight: Weight) -> np.ndarray:
+        if id(weight) not in self.weights:
+            self.weights[id(weight)] = (weight, weight.float32().astype(self.dtype))
+        return self.weights[id(weight)][1]
+
+    def embed(self, table: Weight, scale: float = 1.0) -> np.ndarray:
+        return self._weight(table)[self.inputs.tokens] * self.dtype(scale)
+
+    def norm(self, x: np.ndarray, norm: Norm) -> np.ndarray:
+        return rms_norm(x, norm)
+
+    def linear(self, x: np.ndarray, linear: Linear) -> np.ndarray:
+        out = np.concatenate([x @ self._weight(part).T for part in linear.parts], axis=-1)
+        return out if linear.bias is None else out + linear.bias.astype(self.dtype)
+
+    def linear_add(self, x: np.ndarray, linear: Linear, residual: np.ndarray) -> np.ndarray:
+        return residual + self.linear(x, linear)
+
+    def norm_add(self, x: np.ndarray, norm: Norm, residual: np.ndarray) -> np.ndarray:
+        return residual + rms_norm(x, norm)
+
+    def rotate_store(self, qkv: np.ndarray, attention: Attention) -> np.ndarray:
+        a, count = attention, len(qkv)
+        split = a.heads * a.head_dim, (a.heads + a.kv_heads) * a.head_dim
+        q, k, v = (part.reshape(count, -1, a.head_dim) for part in np.split(qkv, split, axis=-1))
+        q = rms_norm(q, a.q_norm) if a.q_norm else q
+        k = rms_norm(k, a.k_norm) if a.k_norm else k
+        if a.rope:
+            cos, sin = (t[self.inputs.positions].astype(self.dtype) for t in (a.rope.cos, a.rope.sin))
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        self.keys[a.layer][self.inputs.slots] = k
+        self.values[a.layer][self.inputs.slots] = v
+        return q.reshape(count, -1)
+
+    def attend(self, q: np.ndarray, attention: Attention) -> np.ndarray:
+        a, out = attention, np.empty_like(q)
+        for b in range(len(self.inputs.contexts)):
+            rows = slice(self.inputs.row_starts[b], self.inputs.row_starts[b + 1])
+            slots = self._slots(b)
+            k, v = self.keys[a.layer][slots], self.values[a.layer][slots]  # [context, G, d]
+            k, v = (np.repeat(part, a.heads // a.kv_heads, axis=1) for part in (k, v))
+            query = q[rows].reshape(-1, a.heads, a.head_dim)
+            scores = np.einsum("qhd,khd->hqk", query, k) * self.dtype(a.scale)
+            if a.softcap:
+                scores = a.softcap * np.tanh(scores / a.softcap)
+            at, key = self.inputs.positions[rows][:, None], np.arange(len(slots))[None]
+            seen = key <= at
+            if a.window:
+                seen &= key > at - a.window
+            scores = np.where(seen, scores, -np.inf)
+            p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            p /= p.sum(axis=-1, keepdims=True)
+            out[rows] = np.einsum("hqk,khd->qhd", p, v).reshape(len(query), -1)
+        return out
+
+    def _slots(self, b: int) -> np.ndarray:
+        """Where the keys of row b's sequence are, in the order of their positions."""
+        size = self.limits.block_size
+        blocks = self.inputs.table[self.inputs.table_starts[b] : self.inputs.table_starts[b + 1]]
+        return (blocks[:, None] * size + np.arange(size)).reshape(-1)[: self.inputs.contexts[b]]
+
+    def glu(self, gate_up: np.ndarray, activation: str) -> np.ndarray:
+        gate, up = np.split(gate_up, 2, axis=-1)
+        return ACTIVATIONS[activation](gate) * up
+
+    def logits(self, x: np.ndarray, norm: Norm, head: Linear, softcap: float | None = None) -> np.ndarray:
+        out = self.linear(rms_norm(x[self.inputs.wanted], norm), head)
+        return out if softcap is None else softcap * np.tanh(out / softcap)

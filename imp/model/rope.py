@@ -1,0 +1,94 @@
+"""Frequency tables for every kind of rope scaling. Formulas: Su et al. 2021 (plain), Chen et al. 2023 (linear),
+Peng et al. 2023 (YaRN), and the Llama 3.1 release (llama3); each is checked against transformers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .config import Config, Unsupported
+from .ops import Rope
+
+
+def plain_frequencies(theta: float, dim: int) -> np.ndarray:
+    """float64 [dim / 2]: radians per position of each column pair."""
+    return theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+
+
+def _linear(freqs: np.ndarray, scaling: Config, theta: float, context: int) -> tuple[np.ndarray, float]:
+    return freqs / scaling.number("factor"), 1.0
+
+
+def _llama3(freqs: np.ndarray, scaling: Config, theta: float, context: int) -> tuple[np.ndarray, float]:
+    factor = scaling.number("factor")
+    low, high = scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
+    original = scaling.number("original_max_position_embeddings")
+    wavelength = 2 * math.pi / freqs
+    smooth = (original / wavelength - low) / (high - low)
+    mixed = (1 - smooth) * freqs / factor + smooth * freqs
+    slow = np.where(wavelength > original / low, freqs / factor, mixed)
+    return np.where(wavelength < original / high, freqs, slow), 1.0
+
+
+def _yarn(freqs: np.ndarray, scaling: Config, theta: float, context: int) -> tuple[np.ndarray, float]:
+    factor = scaling.number("factor")
+    original = scaling.number("original_max_position_embeddings", context)
+    dim = 2 * len(freqs)
+
+    def column(rotations: float) -> float:
+        """The column that turns this often within the original context."""
+        return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = column(scaling.number("beta_fast", 32.0))
+    high = column(scaling.number("beta_slow", 1.0))
+    if scaling.flag("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramp = np.clip((np.arange(len(freqs)) - low) / max(high - low, 0.001), 0, 1)
+    return freqs / factor * ramp + freqs * (1 - ramp), _yarn_attention(scaling, factor)
+
+
+def _yarn_attention(scaling: Config, factor: float) -> float:
+    def magnitude(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if "attention_factor" in scaling:
+        return scaling.number("attention_factor")
+    if "mscale" in scaling and "mscale_all_dim" in scaling:
+        return magnitude(scaling.number("mscale")) / magnitude(scaling.number("mscale_all_dim"))
+    return magnitude(1.0)
+
+
+SCALINGS: dict[str, Callable[[np.ndarray, Config, float, int], tuple[np.ndarray, float]]] = {
+    "default": lambda freqs, scaling, theta, context: (freqs, 1.0),
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}
+
+
+def frequencies(
+    theta: float, dim: int, scaling: Mapping[str, Any] | None, context: int, divisors: np.ndarray | None = None
+) -> tuple[np.ndarray, float]:
+    """Radians per position of each column pair (float64 [dim / 2]), and the factor on cos and sin.
+
+    `scaling` is the checkpoint's rope_scaling; `divisors` are GGUF's precomputed rope_freqs, which replace it.
+    """
+    freqs = plain_frequencies(theta, dim)
+    if divisors is not None:
+        return freqs / divisors.astype(np.float64), 1.0
+    settings = Config(dict(scaling or {}), "rope_scaling")
+    kind = settings.text("rope_type", settings.text("type", "default"))
+    if kind not in SCALINGS:
+        raise Unsupported(f'rope scaling "{kind}" is not supported; known: {", ".join(SCALINGS)}')
+    return SCALINGS[kind](freqs, settings, theta, context)
+
+
+def table(freqs: np.ndarray, positions: int, factor: float = 1.0) -> Rope:
+    """The cos and sin of every position below `positions`, float32 [positions, len(freqs)]."""
+    angles = np.arange(positions, dtype=np.float64)[:, None] * freqs
+    return Rope((np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(np.float32))
