@@ -1,0 +1,93 @@
+"""Who may import whom. A red line here means that code stands in the wrong place; do not widen the table for it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1] / "imp"
+
+# layer -> layers it may import, its own always included. A layer is a package, or a module of the top package.
+ALLOWED: dict[str, set[str]] = {
+    "types": set(),
+    "settings": {"__init__"},
+    "memory": set(),
+    "models": set(),
+    "text": {"types"},
+    "weights": {"types"},
+    "obs": {"types"},
+    "sched": {"types", "text"},
+    "model": {"types", "weights"},
+    "cpu": {"types", "weights", "model"},
+    "chat": {"types", "text"},
+    "engine": {"types", "sched"},
+    "http": {"__init__", "types", "chat", "obs"},
+    "bundle": {"types", "settings", "memory", "chat", "text", "weights", "model", "sched", "cpu"},
+    "app": {"__init__", "sched", "settings", "memory", "models", "bundle", "engine", "http", "obs", "text", "weights"},
+    "__main__": {"settings", "app"},
+    "__init__": set(),
+}
+FORBIDDEN_LIBRARIES: dict[str, set[str]] = {
+    "sched": {"numpy", "json", "threading", "asyncio", "time"},
+    "http": {"numpy", "numba"},
+    "chat": {"numpy", "numba"},
+    "model": {"json", "numba"},
+    "types": {"numpy"},
+}
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> list[str]:
+    """Absolute dotted names of everything a file imports, wherever in it."""
+    package = ["imp", *path.relative_to(ROOT).parts[:-1]]
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            names += [f"{stem}.{alias.name}" for alias in node.names]
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_down(path):
+    layer = layer_of(path)
+    for name in imports(path):
+        head, *rest = name.split(".")
+        if head == "imp":
+            target = rest[0] if rest else "__init__"
+            target = target if target in ALLOWED else "__init__"  # `from imp import __version__`
+            assert target == layer or target in ALLOWED[layer], f"{layer} must not import {target} ({name})"
+        else:
+            assert head not in FORBIDDEN_LIBRARIES.get(layer, ()), f"{layer} must not import {head}"
+
+
+def test_every_layer_is_in_the_table():
+    assert {layer_of(path) for path in FILES} == set(ALLOWED)
+
+
+def test_only_settings_reads_the_environment():
+    readers = {layer_of(p) for p in FILES if "os.environ" in (text := p.read_text()) or "getenv" in text}
+    assert readers <= {"settings"}
+
+
+def test_a_backend_is_imported_in_the_bundle_alone():
+    importers = {layer_of(path) for path in FILES if any(name.startswith("imp.cpu") for name in imports(path))}
+    assert importers <= {"cpu", "bundle"}
+
+
+def test_no_module_keeps_mutable_state():
+    """Module-level names bound to empty containers are state in the making; tables are written with their content."""
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+            empty = (isinstance(value, ast.Dict) and not value.keys) or (isinstance(value, ast.List) and not value.elts)
+            assert not empty, f"{path.relative_to(ROOT)}:{node.lineno} binds an empty container at module level"
