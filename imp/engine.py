@@ -1,0 +1,309 @@
+"""The engine thread: the only place where the scheduler and the runner are touched.
+
+Other threads send it letters (functions) and it runs them between two steps, so nothing in sched/ or model/ needs a
+lock. Events go back to the event loop once per step, in one call, however many streams there are. Each attribute
+below has one writer: the loop, or the engine thread; what the other side reads is frozen or a single value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from threading import Thread
+from types import TracebackType
+from typing import TypeVar
+
+from imp.sched.scheduler import Scheduler
+from imp.sched.stats import Stats
+from imp.types import Batch, Event, Failed, Finished, Request, Runner
+
+log = logging.getLogger("imp.engine")
+
+FAULT_AFTER = 3  # failed steps in a row
+STEP_FAILED = "the engine failed while it computed this request"
+FAULTED = "the engine is faulted: its last steps failed"
+STOPPING = "the server is shutting down"
+
+T = TypeVar("T")
+
+
+class EngineStopped(RuntimeError):
+    """The engine thread is gone, so nothing can be asked of it."""
+
+
+class Generation:
+    """The events of all sequences of some requests, in lists of everything that came since the last read.
+
+    `async with engine.open(requests) as events: async for batch in events: ...`. It ends when every sequence of every
+    request has Finished or its request Failed; leaving earlier aborts what is left. Belongs to the event loop, for one
+    reader.
+    """
+
+    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+        self._engine = engine
+        self._left = {request.id: request.n for request in requests}  # sequences that go on
+        self._events: list[Event] = []
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> list[Event]:
+        while not self._events:
+            if self._closed or not self._left:
+                raise StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        events, self._events = self._events, []
+        return events
+
+    async def aclose(self) -> None:
+        """Abort what still runs; nothing is read any more. May be called twice."""
+        self._closed = True
+        self._events = []
+        self._wake.set()
+        left, self._left = self._left, {}
+        self._engine._leave(list(left))
+
+    async def __aenter__(self) -> Generation:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _put(self, event: Event) -> bool:
+        """Take one event; True where the request it belongs to is over."""
+        self._events.append(event)
+        self._wake.set()
+        left = self._left
+        if isinstance(event, Failed) or (isinstance(event, Finished) and left[event.request] == 1):
+            del left[event.request]
+            return True
+        left[event.request] -= isinstance(event, Finished)
+        return False
+
+
+class Engine:
+    """Runs `scheduler` and `runner` on a thread of its own. Its methods are called on `loop`.
+
+    stats: the scheduler's last snapshot.   faulted: several steps failed in a row.   Both may be read anywhere.
+    """
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._loop = loop
+        self._mail: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None: stop
+        # the loop's
+        self._streams: dict[str, Generation] = {}  # by request id
+        self._calls: set[asyncio.Future[object]] = set()
+        self._streams_done = asyncio.Event()
+        self._streams_done.set()
+        self._refusal: tuple[str, str] | None = None  # code and message for whoever comes now
+        self._stopped = False
+        # the engine thread's
+        self.stats: Stats = scheduler.snapshot()
+        self.faulted = False
+        self._failures = 0
+        self._outbox: list[Event] = []
+        self._idle = True
+        self._last_step = time.monotonic()
+        self._thread = Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    # -- called on the event loop -----------------------------------------------------------------
+
+    @property
+    def heartbeat(self) -> float:
+        """time.monotonic() of the last finished step; now, where there is nothing to do and the thread is well."""
+        if self._idle and self._thread.is_alive():
+            return time.monotonic()
+        return self._last_step
+
+    def open(self, requests: Sequence[Request]) -> Generation:
+        """Send requests to the scheduler. Their ids must be new, or ValueError is raised."""
+        ids = {request.id for request in requests}
+        if len(ids) < len(requests) or not ids.isdisjoint(self._streams):
+            raise ValueError("a request id is in use")
+        generation = Generation(self, requests)
+        if self._refusal is not None:
+            code, message = self._refusal
+            for request_id in ids:
+                generation._put(Failed(request_id, code, message))
+            return generation
+        for request_id in ids:
+            self._streams[request_id] = generation
+        self._streams_done.clear()
+        letter = tuple(requests)
+        self._mail.put(lambda: self._submit(letter))
+        return generation
+
+    async def call(self, fn: Callable[[], T]) -> T:
+        """Run `fn` on the engine thread between two steps and return or raise what it does. Raises EngineStopped."""
+        if self._stopped:
+            raise EngineStopped(STOPPING)
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._calls.add(done)  # type: ignore[arg-type]
+        done.add_done_callback(self._calls.discard)  # type: ignore[arg-type]
+
+        def answer(result: T | None, error: Exception | None) -> None:
+            if done.done():  # nobody waits any more
+                return
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(result)  # type: ignore[arg-type]
+
+        def letter() -> None:
+            try:
+                result = fn()
+            except Exception as error:
+                self._post(answer, None, error)
+            else:
+                self._post(answer, result, None)
+
+        self._mail.put(letter)
+        return await done
+
+    async def resume(self) -> None:
+        """Take requests again after a fault."""
+        await self.call(self._clear_fault)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Refuse new requests and wait until all that run have ended. False: some still run after `timeout_s`."""
+        if self._refusal is None:
+            self._refusal = ("draining", STOPPING)
+        if self._streams_done.is_set():
+            return True
+        try:
+            await asyncio.wait_for(self._streams_done.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """End the thread after the step it is in; what still runs fails with `draining`."""
+        if self._refusal is None:
+            self._refusal = ("draining", STOPPING)
+        if not self._stopped:
+            self._stopped = True
+            self._mail.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _leave(self, request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            self._forget(request_id)
+        if request_ids and not self._stopped:
+            self._mail.put(lambda: self._abort(request_ids))
+
+    def _forget(self, request_id: str) -> None:
+        self._streams.pop(request_id, None)
+        if not self._streams:
+            self._streams_done.set()
+
+    def _deliver(self, events: list[Event]) -> None:
+        streams = self._streams
+        for event in events:
+            stream = streams.get(event.request)  # None: the reader has left
+            if stream is not None and stream._put(event):
+                self._forget(event.request)
+
+    def _mourn(self, code: str, message: str) -> None:
+        """The thread has ended: whoever still waits for it is told."""
+        self._stopped = True
+        self._refusal = (code, message)
+        self._deliver([Failed(request_id, code, message) for request_id in list(self._streams)])
+        for call in list(self._calls):
+            if not call.done():
+                call.set_exception(EngineStopped(message))
+
+    # -- the engine thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._read_mail():
+                self._turn()
+            self._outbox += self._scheduler.fail_all("draining", STOPPING)
+            self._send()
+        except BaseException:
+            # not a failed step (those are answered) but a broken scheduler: nothing it says can be trusted now
+            log.critical("the engine thread ends: its state is inconsistent", exc_info=True)
+            self.faulted = True
+            self._post(self._mourn, "engine_faulted", FAULTED)
+            return
+        self._post(self._mourn, "draining", STOPPING)
+
+    def _read_mail(self) -> bool:
+        """Run all letters; with nothing else to do, sleep until there is one. False: it is time to stop."""
+        mail = self._mail
+        while self._idle or not mail.empty():
+            letter = mail.get()
+            self._last_step = time.monotonic()
+            self._idle = False
+            if letter is None:
+                return False
+            letter()
+        return True
+
+    def _turn(self) -> None:
+        """At most one step; its events and those of the letters before it are sent together."""
+        scheduler = self._scheduler
+        batch = scheduler.plan(time.monotonic())
+        if batch is not None:
+            self._step(batch)
+        self._send()
+        self._last_step = time.monotonic()
+        self._idle = batch is None
+
+    def _step(self, batch: Batch) -> None:
+        scheduler = self._scheduler
+        try:
+            events = scheduler.apply(batch, self._runner.step(batch), time.monotonic())
+        except Exception:
+            log.exception("a step of %d rows failed", len(batch.rows))
+            events = scheduler.fail(batch, "engine_step_failed", STEP_FAILED)
+            scheduler.check()
+            self._failures += 1
+            self.faulted = self._failures >= FAULT_AFTER
+        else:
+            self._failures = 0
+            self.faulted = False
+        self._outbox += events
+
+    def _send(self) -> None:
+        self.stats = self._scheduler.snapshot()
+        if self._outbox:
+            events, self._outbox = self._outbox, []
+            self._post(self._deliver, events)
+
+    def _submit(self, requests: tuple[Request, ...]) -> None:
+        for request in requests:
+            if self.faulted:
+                self._outbox.append(Failed(request.id, "engine_faulted", FAULTED))
+                continue
+            try:
+                self._outbox += self._scheduler.submit(request, time.monotonic())
+            except Exception:
+                log.exception("request %s cannot be queued", request.id)
+                self._outbox.append(Failed(request.id, "engine_step_failed", STEP_FAILED))
+
+    def _abort(self, request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            self._outbox += self._scheduler.abort(request_id)
+
+    def _clear_fault(self) -> None:
+        self._failures = 0
+        self.faulted = False
+
+    def _post(self, fn: Callable[..., None], *values: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(fn, *values)
+        except RuntimeError:
+            # the loop was closed without stop(): nobody is left to hear it
+            log.warning("the event loop is closed; events of the engine are lost")

@@ -1,0 +1,93 @@
+"""What of the drawn tokens a client may see, and when a sequence ends. Knows text only through the sequence's decoder.
+
+A drawn token first waits in `Sequence.held` with the place where its text begins. It is released once the decoder has
+shown a character at or behind that place: so a token without text of its own (the first bytes of a character, a
+control token) comes with the text it belongs to, and tokens that lie wholly behind a stop string are never seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from imp.types import Delta, Reason, Row, RowResult, Sequence, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Why a sequence ended: `stop` as in `Finished`."""
+
+    reason: Reason
+    stop: str | int | None = None
+
+
+class DeadEnd(Exception):
+    """The constraint refused a drawn token, so there is no valid way on."""
+
+
+def accept(
+    seq: Sequence, tokens: list[int], logprobs: list[TokenLogprob], limit: int, eos_ids: frozenset[int]
+) -> tuple[str, End | None]:
+    """Append drawn tokens until one ends the sequence; those behind it are dropped.
+
+    limit: the length in tokens, prompt included, at which the sequence is full.
+    Returns the text that became safe to show, and the end if there is one. Raises DeadEnd.
+    """
+    decoder, constraint, stop_ids = seq.decoder, seq.constraint, seq.request.limits.stop_ids
+    known, held = seq.tokens, seq.held
+    assert decoder is not None
+    text = ""
+    for i, token in enumerate(tokens):
+        known.append(token)
+        if token in stop_ids:
+            return text, End(Reason.STOP, None if token in eos_ids else token)
+        if constraint is not None and not constraint.accept(token):
+            raise DeadEnd
+        held.append((decoder.seen, token, logprobs[i] if logprobs else None))
+        text += decoder.push(token)
+        if decoder.stopped is not None:
+            return text, End(Reason.STOP, decoder.stopped)
+        if constraint is not None and constraint.done:
+            return text, End(Reason.STOP)
+        if len(known) >= limit:
+            return text, End(Reason.LENGTH)
+    return text, None
+
+
+def release(seq: Sequence, text: str, ended: bool) -> Delta | None:
+    """The Delta for newly safe text with the tokens it is made of. At the end, everything not cut away is let go."""
+    decoder, held = seq.decoder, seq.held
+    assert decoder is not None
+    if ended and decoder.stopped is None:
+        text += decoder.flush()
+    if ended and decoder.stopped is None:
+        count = len(held)
+    else:
+        shown, count = decoder.shown, 0
+        while count < len(held) and held[count][0] < shown:
+            count += 1
+    if not count and not text:
+        return None
+    tokens = tuple([token for _, token, _ in held[:count]])
+    logprobs = tuple([logprob for _, _, logprob in held[:count] if logprob is not None])
+    del held[:count]
+    return Delta(seq.request.id, seq.index, text, tokens, logprobs)
+
+
+def confirmed(seq: Sequence, end: End) -> End:
+    """The end as it is after release(): only the last text may have settled that a stop string was met."""
+    stopped = None if seq.decoder is None else seq.decoder.stopped
+    return end if stopped is None else End(Reason.STOP, stopped)
+
+
+def collect_prompt_logprobs(row: Row, result: RowResult) -> bool:
+    """Keep what a chunk says about the prompt; True where that completes it. Raises ValueError for a wrong count."""
+    known, prompt = row.seq.prompt_logprobs, len(row.seq.request.prompt)
+    if len(known) == prompt:  # computed again after a preemption, or had from the leader
+        return False
+    if not known:
+        known.append(None)
+    expected = min(row.start + row.count, prompt - 1) - row.start
+    if len(result.prompt_logprobs) != expected:
+        raise ValueError(f"{len(result.prompt_logprobs)} prompt logprobs for {expected} prompt tokens")
+    known.extend(result.prompt_logprobs)
+    return len(known) == prompt
