@@ -1,0 +1,189 @@
+"""The one path of every generating endpoint: read, prepare, run, write. Streamed or not, the same events are folded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Protocol
+
+from imp.chat.prepare import prepare_chat, prepare_completion
+from imp.http import sse
+from imp.http.dialects import openai_chat, openai_completions
+from imp.http.dialects.shared import Conversation
+from imp.http.errors import ApiError
+from imp.http.fields import IGNORED_HEADER, ignored_header
+from imp.http.message import HttpRequest, Response, json_response
+from imp.http.services import Generation, Services
+from imp.obs.record import RequestRecord
+from imp.types import Event, Request
+
+log = logging.getLogger(__name__)
+
+
+class Writer(Protocol):
+    """A dialect's way out."""
+
+    header: openai_chat.Header
+    conversation: Conversation
+
+    def frames(self, events: list[Event]) -> bytes: ...
+    def end(self) -> bytes: ...
+    def error(self, error: ApiError) -> bytes: ...
+    def reply(self) -> dict: ...
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(12)}"
+
+
+def _header(services: Services, prefix: str, name: str) -> openai_chat.Header:
+    return openai_chat.Header(new_id(prefix), int(time.time()), name, services.fingerprint)
+
+
+async def chat_completions(services: Services, request: HttpRequest) -> Response:
+    """POST /v1/chat/completions"""
+    recorder = _Recorder(services, request, "/v1/chat/completions")
+    try:
+        ask = openai_chat.read(request.json())
+        loaded = services.serving(ask.model)
+        header = _header(services, "chatcmpl", loaded.card.name)
+        prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
+    except ApiError as error:
+        raise recorder.refused(error) from None
+    conversation = Conversation([(prepared.id, prepared.n)])
+    writer = openai_chat.Writer(ask, header, conversation, loaded.tokenizer)
+    return await _run(services, [prepared], writer, recorder, ask.stream, ask.ignored)
+
+
+async def completions(services: Services, request: HttpRequest) -> Response:
+    """POST /v1/completions"""
+    recorder = _Recorder(services, request, "/v1/completions")
+    try:
+        ask = openai_completions.read(request.json(), services.max_batch_items)
+        loaded = services.serving(ask.model)
+        header = _header(services, "cmpl", loaded.card.name)
+        wanted = ask.completion
+        prepared = await services.prepare(lambda: prepare_completion(wanted, loaded.facts, header.id, recorder.began))
+    except ApiError as error:
+        raise recorder.refused(error) from None
+    conversation = Conversation([(each.id, each.n) for each in prepared])
+    texts = [p if isinstance(p, str) else loaded.tokenizer.decode(p) for p in wanted.prompts]
+    writer = openai_completions.Writer(ask, header, conversation, loaded.tokenizer, texts, [p.prompt for p in prepared])
+    return await _run(services, prepared, writer, recorder, ask.stream, ask.ignored)
+
+
+async def _run(
+    services: Services,
+    prepared: Sequence[Request],
+    writer: Writer,
+    recorder: _Recorder,
+    stream: bool,
+    ignored: Sequence[str],
+) -> Response:
+    recorder.conversation, recorder.model, recorder.streamed = writer.conversation, writer.header.model, stream
+    headers = _ignored(services, ignored)
+    if stream:
+        chunks = _chunks(services, prepared, writer, recorder)
+        return sse.response(sse.stream(chunks, _same, interval_s=services.ping_s), headers)
+    async with _events(services, prepared, recorder) as batches:
+        async for events in batches:
+            for event in events:
+                writer.conversation.take(event)
+    return json_response(writer.reply(), headers=headers)
+
+
+async def _chunks(
+    services: Services, prepared: Sequence[Request], writer: Writer, recorder: _Recorder
+) -> AsyncGenerator[bytes]:
+    """The frames of an answer. A failure is told in the stream and ends it; leaving early aborts the requests."""
+    try:
+        async with _events(services, prepared, recorder) as batches:
+            async for events in batches:
+                yield writer.frames(events)
+        yield writer.end()
+    except ApiError as error:
+        yield writer.error(error)
+
+
+@asynccontextmanager
+async def _events(services: Services, prepared: Sequence[Request], recorder: _Recorder) -> AsyncGenerator[Generation]:
+    """What the engine says, for as long as a request may take; the recorder learns how it ended. Raises ApiError."""
+    assert services.engine is not None
+    try:
+        async with asyncio.timeout(services.request_timeout_s or None):
+            async with aclosing(services.engine.open(prepared)) as generation:
+                yield generation
+        recorder.complete = True
+    except ApiError as error:
+        raise recorder.refused(error) from None
+    except TimeoutError:
+        recorder.timed_out = True
+        message = f"The request took longer than {services.request_timeout_s:g} seconds."
+        raise recorder.refused(ApiError(504, "request_timeout", message)) from None
+
+
+def _same(chunk: bytes) -> bytes:
+    return chunk
+
+
+def _ignored(services: Services, names: Sequence[str]) -> dict[str, str]:
+    """Unknown fields are let through, named in a header, and logged once per name."""
+    for name in names:
+        if name not in services.seen_unknown and len(services.seen_unknown) < 1000:
+            services.seen_unknown.add(name)
+            log.info("unknown request field %s is ignored", ascii(name[:100]))
+    return {IGNORED_HEADER: ignored_header(names)} if names else {}
+
+
+class _Recorder:
+    """Follows one request to its end, whatever that is, and gives the metrics one record of it."""
+
+    def __init__(self, services: Services, request: HttpRequest, endpoint: str) -> None:
+        self.metrics, self.request, self.endpoint = services.metrics, request, endpoint
+        self.began = time.monotonic()
+        self.model = ""
+        self.streamed = False
+        self.complete = False
+        self.timed_out = False
+        self.conversation = Conversation([])
+        self.error: ApiError | None = None
+        request.at_end(self.close)
+
+    def refused(self, error: ApiError) -> ApiError:
+        self.error = error
+        return error
+
+    def close(self) -> None:
+        conversation, request = self.conversation, self.request
+        ended = [choice.finished for choice in conversation.choices if choice.finished]
+        usage = conversation.usage()
+        began = min((e.marks.scheduled for e in ended if e.marks.scheduled), default=None)
+        first = min((e.marks.first_token for e in ended if e.marks.first_token), default=None)
+        gaps = [
+            (e.marks.last_token - e.marks.first_token, e.usage.generated - 1) for e in ended if e.usage.generated > 1
+        ]
+        self.metrics.observe(
+            RequestRecord(
+                endpoint=self.endpoint,
+                request_id=request.id,
+                status=self.error.status if self.error else 200,
+                cancelled=not self.complete and self.error is None,
+                timed_out=self.timed_out,
+                client_request_id=request.client_request_id,
+                client_ip=request.client_ip,
+                model=self.model,
+                streamed=self.streamed,
+                prompt_tokens=usage.prompt,
+                cached_tokens=usage.cached,
+                completion_tokens=usage.generated,
+                finish_reason=next((c.finish_reason for c in conversation.choices if c.finish_reason), None),
+                duration_s=time.monotonic() - self.began,
+                queue_s=None if began is None else max(0.0, began - self.began),
+                ttft_s=None if first is None else max(0.0, first - self.began),
+                inter_token_s=sum(s for s, _ in gaps) / sum(n for _, n in gaps) if gaps else None,
+            )
+        )

@@ -1,0 +1,111 @@
+"""What handlers may use: the loaded model and its engine by protocol, the preparation pool, the counters.
+
+One instance, owned by the event loop. Handlers never see sockets, the scheduler or a backend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from imp import __version__
+from imp.chat.message import Refused
+from imp.chat.prepare import ModelFacts
+from imp.http.errors import ApiError, model_not_found, unavailable
+from imp.obs.metrics import Metrics
+from imp.types import Event, Request
+
+
+class State(Enum):
+    """Where the server is in its life; /ready gives the word as its code."""
+
+    NO_MODEL = "no_model"
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+class Generation(Protocol):
+    """Events of some requests, as lists of all that came since the last look; leaving early aborts them."""
+
+    def __aiter__(self) -> AsyncIterator[list[Event]]: ...
+    async def aclose(self) -> None: ...
+
+
+class EngineLike(Protocol):
+    stats: Any  # sched.stats.Stats: the last step's snapshot
+    faulted: bool
+
+    @property
+    def heartbeat(self) -> float: ...
+    def open(self, requests: Sequence[Request]) -> Generation: ...
+
+
+class Loaded(Protocol):
+    """bundle.Bundle, as far as handlers may look. What is typed Any here is read by name alone."""
+
+    @property
+    def card(self) -> Any: ...
+    @property
+    def facts(self) -> ModelFacts: ...
+    @property
+    def tokenizer(self) -> Any: ...
+    @property
+    def backend(self) -> Any: ...
+    @property
+    def memory(self) -> Any: ...
+
+
+@dataclass(slots=True)
+class Services:
+    pool: Executor
+    metrics: Metrics
+    lenient_names: bool = False
+    max_batch_items: int = 512
+    request_timeout_s: float = 300.0
+    ping_s: float = 15.0
+    stall_s: float = 60.0  # an engine that finishes no step for so long is not ready
+    state: State = State.NO_MODEL
+    loaded: Loaded | None = None
+    engine: EngineLike | None = None
+    other_models: Callable[[], list[str]] = list  # names in the models dir
+    started_at: float = field(default_factory=time.monotonic)
+    seen_unknown: set[str] = field(default_factory=set)  # ignored fields that were logged
+
+    def serving(self, model: str | None) -> Loaded:
+        """The model for a request that names `model`. ApiError 404 or 503."""
+        loaded = self.loaded
+        if loaded is None or self.engine is None:
+            code = self.state.value
+            raise unavailable(code, _REASONS.get(self.state, "The server is not ready."), retry_after_s=2)
+        if model is not None and model != loaded.card.name and not self.lenient_names:
+            raise model_not_found(model)
+        return loaded
+
+    async def prepare[T](self, work: Callable[[], T]) -> T:
+        """Run a pure function in the pool; what it refuses becomes a 400."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+        except Refused as error:
+            raise ApiError(400, error.code or "invalid_value", error.message, error.param) from None
+
+    @property
+    def stalled(self) -> bool:
+        """Work is there, and no step has ended for long."""
+        return self.engine is not None and time.monotonic() - self.engine.heartbeat > self.stall_s
+
+    @property
+    def fingerprint(self) -> str:
+        return f"imp-{__version__}"
+
+
+_REASONS = {
+    State.NO_MODEL: "No model is loaded.",
+    State.LOADING: "The model is still loading.",
+    State.DRAINING: "The server is shutting down.",
+}
