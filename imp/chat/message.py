@@ -1,0 +1,86 @@
+"""What a client asked, in our words, whatever the dialect. Frozen values; None means the client did not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Refused(Exception):
+    """A request this model cannot serve: the client's mistake, found after parsing. Becomes a 400 in its dialect."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None):
+        super().__init__(message)
+        self.message, self.param, self.code = message, param, code
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The generation fields every dialect shares (SURFACE.md section 3)."""
+
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repeat_last_n: int | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool | None = None
+    include_stop: bool | None = None
+    skip_special_tokens: bool | None = None
+    logprobs: int | None = None  # alternatives per generated token
+    prompt_logprobs: int | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn. `content` is text, or None for an assistant turn that only calls tools."""
+
+    role: str
+    content: str | None
+    name: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # {"id", "type": "function", "function": {"name", "arguments": object}}
+    tool_call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    messages: tuple[Message, ...]
+    options: Options = Options()
+    tools: tuple[Mapping[str, Any], ...] = ()
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """Raw continuations: each prompt is text, or token ids."""
+
+    prompts: tuple[str | tuple[int, ...], ...]
+    options: Options = Options()
+    add_special_tokens: bool = True

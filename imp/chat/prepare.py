@@ -1,0 +1,243 @@
+"""From what a client asked to what the engine runs: render, tokenise, merge defaults, check against the model.
+
+Pure functions of a request and the loaded model's facts; they run in the preparation pool, never on the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+from ..types import Limits, Request, Sampling
+from .message import ChatRequest, CompletionRequest, Message, Options, Refused
+from .template import ChatTemplate, TemplateError
+
+# a character that no text carries into a tokenizer by accident: it splits control-token spellings that clients wrote
+_SPLIT = "\U0010fffd"
+
+
+class TokenizerLike(Protocol):
+    """What preparing needs of text.Tokenizer."""
+
+    vocab_size: int
+    eos_ids: frozenset[int]
+    special_ids: frozenset[int]
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]: ...
+    def token_text(self, token: int) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What preparing a request needs to know of the loaded model and the server's bounds."""
+
+    tokenizer: TokenizerLike
+    template: ChatTemplate | None
+    defaults: Sampling  # the model's generation config over the server's defaults
+    context: int  # tokens, prompt and output together
+    control_spellings: tuple[str, ...]  # texts of the vocabulary's control tokens
+    dry_breakers: Callable[[], frozenset[int]]  # tokens no repetition is followed across; found when first asked for
+    max_tokens: int = 8192
+    max_input_tokens: int = 0  # 0: what the context holds
+    max_n: int = 8
+    max_logit_bias: int = 1024
+
+
+def default_sampling(generation: Mapping[str, Any]) -> Sampling:
+    """Server defaults (SURFACE.md section 3) under the model's own generation config."""
+    base = Sampling(temperature=0.7, top_p=0.95, top_k=40)
+    own = {key: value for key, value in generation.items() if key in _SAMPLING_DEFAULTS and value is not None}
+    return replace(base, **{key: _SAMPLING_DEFAULTS[key](value) for key, value in own.items()})
+
+
+_SAMPLING_DEFAULTS: dict[str, Any] = {
+    "temperature": float,
+    "top_p": float,
+    "top_k": int,
+    "min_p": float,
+    "typical_p": float,
+    "repetition_penalty": float,
+}
+
+
+def prepare_chat(chat: ChatRequest, facts: ModelFacts, id: str, arrived: float) -> Request:
+    """The engine's request for one chat turn. Raises Refused."""
+    rendered = render(chat, facts)
+    prompt = encode_rendered(rendered, facts)
+    return _request(id, prompt, chat.options, facts, arrived)
+
+
+def prepare_completion(completion: CompletionRequest, facts: ModelFacts, id: str, arrived: float) -> list[Request]:
+    """One engine request per prompt, ids `id-0`, `id-1`, ... Raises Refused."""
+    requests = []
+    for i, prompt in enumerate(completion.prompts):
+        tokens = encode_prompt(prompt, facts, completion.add_special_tokens)
+        requests.append(_request(f"{id}-{i}", tokens, completion.options, facts, arrived))
+    return requests
+
+
+def render(chat: ChatRequest, facts: ModelFacts) -> str:
+    """The prompt's text. Control-token spellings in user, system and tool text are split by a marker character."""
+    if facts.template is None:
+        raise Refused("this model has no chat template; use /v1/completions, or start the server with --chat-template")
+    native = "developer" in facts.template.source
+    messages = [_for_template(message, facts.control_spellings, native) for message in chat.messages]
+    try:
+        return _render(messages, chat, facts.template)
+    except TemplateError as error:
+        merged = _system_first(messages)
+        if merged == messages:
+            raise Refused(f"the chat template refused the messages: {error}", "messages") from None
+    try:
+        return _render(merged, chat, facts.template)
+    except TemplateError as error:
+        raise Refused(f"the chat template refused the messages: {error}", "messages") from None
+
+
+def _render(messages: list[dict[str, Any]], chat: ChatRequest, template: ChatTemplate) -> str:
+    return template.render(
+        messages,
+        tools=list(chat.tools) or None,
+        add_generation_prompt=chat.add_generation_prompt,
+        continue_final_message=chat.continue_final_message,
+        **chat.template_kwargs,
+    )
+
+
+def _system_first(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All system texts in one message at the front, for templates that know no other place."""
+    system = [m["content"] or "" for m in messages if m["role"] in ("system", "developer")]
+    rest = [m for m in messages if m["role"] not in ("system", "developer")]
+    return [{"role": "system", "content": "\n\n".join(system)}, *rest] if system else messages
+
+
+def _for_template(message: Message, spellings: Sequence[str], native_developer: bool) -> dict[str, Any]:
+    role = "system" if message.role == "developer" and not native_developer else message.role
+    own = role == "assistant"
+    out: dict[str, Any] = {"role": role, "content": message.content if own else _guard(message.content, spellings)}
+    if message.name is not None:
+        out["name"] = message.name
+    if message.tool_call_id is not None:
+        out["tool_call_id"] = message.tool_call_id
+    if message.reasoning is not None:
+        out["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        out["tool_calls"] = [_call_for_template(call) for call in message.tool_calls]
+    return out
+
+
+def _call_for_template(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call with its arguments as templates want them: the object a JSON string stands for, else the value itself."""
+    function, arguments = call["function"], call["function"]["arguments"]
+    if isinstance(arguments, str):
+        with suppress(ValueError):  # what is not JSON the template shows as text
+            arguments = json.loads(arguments)
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _guard(text: str | None, spellings: Sequence[str]) -> str | None:
+    if not text:
+        return text
+    text = text.replace(_SPLIT, "\ufffd")
+    for spelling in spellings:
+        if spelling in text:
+            text = text.replace(spelling, spelling[0] + _SPLIT + spelling[1:])
+    return text
+
+
+def encode_rendered(rendered: str, facts: ModelFacts) -> list[int]:
+    """Token ids of a rendered prompt: the template's control tokens are control tokens, the marked ones stay text."""
+    _check_bytes(rendered, facts)
+    first, *rest = rendered.split(_SPLIT)
+    ids = facts.tokenizer.encode(first, add_special=True, parse_special=True)
+    for piece in rest:
+        ids += facts.tokenizer.encode(piece, add_special=False, parse_special=True)
+    return ids
+
+
+def shown(rendered: str) -> str:
+    """A rendered prompt as people should see it."""
+    return rendered.replace(_SPLIT, "")
+
+
+def encode_prompt(prompt: str | Sequence[int], facts: ModelFacts, add_special: bool) -> list[int]:
+    """Token ids of a raw prompt; control tokens written in text stay text."""
+    if isinstance(prompt, str):
+        _check_bytes(prompt, facts)
+        return facts.tokenizer.encode(prompt, add_special=add_special)
+    for token in prompt:
+        if not 0 <= token < facts.tokenizer.vocab_size:
+            raise Refused(f"token {token} is outside the vocabulary (0 to {facts.tokenizer.vocab_size - 1})", "prompt")
+    return list(prompt)
+
+
+def _longest(facts: ModelFacts) -> int:
+    """Prompt tokens at most; one position is left for the answer."""
+    return min(facts.max_input_tokens or facts.context - 1, facts.context - 1)
+
+
+def _check_bytes(text: str, facts: ModelFacts) -> None:
+    """Refuse, before tokenising, what cannot fit: no vocabulary has a token longer than this."""
+    limit = _longest(facts) * 256
+    if len(text) > limit:
+        raise Refused(
+            f"the prompt has {len(text)} characters; {_longest(facts)} tokens cannot hold them",
+            code="context_length_exceeded",
+        )
+
+
+def _request(id: str, prompt: list[int], options: Options, facts: ModelFacts, arrived: float) -> Request:
+    if not prompt:
+        raise Refused("the prompt is empty", "prompt")
+    if len(prompt) > _longest(facts):
+        raise Refused(
+            f"the prompt has {len(prompt)} tokens; this server accepts at most {_longest(facts)} "
+            f"(context {facts.context})",
+            code="context_length_exceeded",
+        )
+    n = 1 if options.n is None else options.n
+    if n > facts.max_n:
+        raise Refused(f'"n" must be at most {facts.max_n}, not {n}', "n")
+    return Request(
+        id=id,
+        prompt=tuple(prompt),
+        sampling=_sampling(options, facts),
+        limits=_limits(options, facts, len(prompt)),
+        n=n,
+        priority=options.priority or 0,
+        salt=b"" if options.cache_salt is None else options.cache_salt.encode(),
+        arrived=arrived,
+    )
+
+
+_SHARED = {f.name for f in fields(Sampling)} & {f.name for f in fields(Options)} - {"seed"}
+
+
+def _sampling(options: Options, facts: ModelFacts) -> Sampling:
+    vocab = facts.tokenizer.vocab_size
+    if len(options.logit_bias) > facts.max_logit_bias:
+        raise Refused(f'"logit_bias" must have at most {facts.max_logit_bias} entries', "logit_bias")
+    for token, _ in options.logit_bias:
+        if not 0 <= token < vocab:
+            raise Refused(f'"logit_bias" names token {token}; the vocabulary is 0 to {vocab - 1}', "logit_bias")
+    given = {name: getattr(options, name) for name in _SHARED if getattr(options, name) is not None}
+    seed = secrets.randbits(63) if options.seed is None else options.seed
+    breakers = facts.dry_breakers() if options.dry_multiplier else frozenset()
+    return replace(facts.defaults, **given, seed=seed, bias=options.logit_bias, dry_breakers=breakers)
+
+
+def _limits(options: Options, facts: ModelFacts, prompt: int) -> Limits:
+    room = facts.context - prompt
+    eos = frozenset() if options.ignore_eos else facts.tokenizer.eos_ids
+    return Limits(
+        max_tokens=min(facts.max_tokens if options.max_tokens is None else options.max_tokens, room),
+        min_tokens=options.min_tokens or 0,
+        stop_ids=eos | frozenset(options.stop_token_ids),
+        stop_strings=tuple(stop for stop in options.stop if stop),
+        include_stop=bool(options.include_stop),
+        skip_special=options.skip_special_tokens is not False,
+    )

@@ -1,0 +1,1 @@
+"""How clients speak. Thin: JSON in, our requests out; our events in, their frames out."""

@@ -1,0 +1,307 @@
+"""POST /v1/chat/completions: OpenAI's chat dialect (WIRE.md section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imp.chat.message import ChatRequest, Message
+from imp.http import sse
+from imp.http.dialects.generation import (
+    CONSTRAINTS,
+    LIMITS,
+    NO_OPS,
+    SAMPLING,
+    STREAMING,
+    check_stream_options,
+    options,
+    refused,
+)
+from imp.http.dialects.shared import (
+    Choice,
+    Conversation,
+    Pieces,
+    clamp,
+    prompt_logprobs_json,
+    token_string,
+    usage_json,
+)
+from imp.http.errors import ApiError, Envelope, bad_request, envelope
+from imp.http.fields import Field, Kind, Status, parse, wrong
+from imp.types import Delta, Event, Finished, Started, TokenLogprob
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_TOOLS = refused("tools", "tool_choice", "functions", "function_call", reason="this server does not parse tool calls.")
+_NOT_TEXT = refused("audio", "modalities", reason="only text is generated.")
+
+FIELDS = (
+    Field("model", Kind.STRING, doc="Absent: the served model."),
+    Field("messages", Kind.ARRAY, required=True, min_items=1, max_items=10000, items=Field("", Kind.OBJECT)),
+    Field("max_completion_tokens", Kind.INTEGER, 1, doc="Wins over max_tokens."),
+    *SAMPLING,
+    *LIMITS,
+    Field("logprobs", Kind.BOOLEAN, default=False, doc="Log-probabilities of the output tokens."),
+    Field("top_logprobs", Kind.INTEGER, 0, 20, doc="Alternatives per token; needs logprobs."),
+    Field("prompt_logprobs", Kind.INTEGER, 0, 20, doc="The same for the prompt; not with stream."),
+    *STREAMING,
+    Field(
+        "response_format",
+        Kind.OBJECT,
+        fields=(Field("type", Kind.STRING, choices=("text",), required=True),),
+        doc="Only text.",
+    ),
+    Field("add_generation_prompt", Kind.BOOLEAN, default=True, doc="End the prompt with the assistant's opening."),
+    Field("continue_final_message", Kind.BOOLEAN, default=False, doc="Go on with the last message."),
+    Field("chat_template_kwargs", Kind.OBJECT, doc="Variables for the chat template."),
+    Field("parallel_tool_calls", Kind.BOOLEAN, status=Status.NO_OP, doc="There are no tool calls."),
+    *_TOOLS,
+    *_NOT_TEXT,
+    *CONSTRAINTS,
+    *NO_OPS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One parsed request."""
+
+    chat: ChatRequest
+    model: str | None
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    ignored: tuple[str, ...]
+
+
+def read(body: Mapping[str, Any]) -> Ask:
+    """The body of a request. ApiError 400 naming the field that is wrong."""
+    parsed = parse(body, FIELDS)
+    include_usage, continuous = check_stream_options(parsed)
+    if parsed["top_logprobs"] is not None and not parsed["logprobs"]:
+        raise bad_request("top_logprobs", '"top_logprobs" needs "logprobs" to be true.')
+    if parsed["prompt_logprobs"] is not None and parsed["stream"]:
+        raise bad_request("prompt_logprobs", '"prompt_logprobs" cannot be streamed.')
+    if parsed["max_tokens"] == 0:
+        raise wrong("max_tokens", "an integer of at least 1", 0)
+    if parsed["continue_final_message"] and "add_generation_prompt" in body and parsed["add_generation_prompt"]:
+        message = '"add_generation_prompt" and "continue_final_message" exclude each other.'
+        raise bad_request("continue_final_message", message)
+    limit = parsed["max_completion_tokens"]
+    chat = ChatRequest(
+        messages=messages(parsed["messages"]),
+        options=options(
+            parsed,
+            max_tokens=parsed["max_tokens"] if limit is None else limit,
+            logprobs=(parsed["top_logprobs"] or 0) if parsed["logprobs"] else None,
+            prompt_logprobs=parsed["prompt_logprobs"],
+        ),
+        template_kwargs=template_kwargs(parsed["chat_template_kwargs"]),
+        add_generation_prompt=parsed["add_generation_prompt"] and not parsed["continue_final_message"],
+        continue_final_message=parsed["continue_final_message"],
+    )
+    return Ask(chat, parsed["model"], parsed["stream"], include_usage, continuous, parsed.ignored)
+
+
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
+
+
+def template_kwargs(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    for name in given or {}:
+        if name in _RESERVED or not name.isidentifier():
+            raise bad_request(f"chat_template_kwargs.{name}", f'"chat_template_kwargs" cannot set "{name[:60]}".')
+    return given or {}
+
+
+# -- messages in ----------------------------------------------------------------------------------
+
+
+def messages(given: list[Any]) -> tuple[Message, ...]:
+    out = tuple(_message(item, f"messages[{i}]") for i, item in enumerate(given))
+    if len(out) > 1 and out[-1].role == out[-2].role == "assistant":
+        raise bad_request("messages", '"messages" must not end with two assistant messages.')
+    return out
+
+
+def _message(item: Mapping[str, Any], path: str) -> Message:
+    role = item.get("role")
+    if role not in ROLES:
+        raise wrong(f"{path}.role", "one of " + ", ".join(f'"{known}"' for known in ROLES), role)
+    calls = _calls(item.get("tool_calls"), f"{path}.tool_calls") if role == "assistant" else ()
+    return Message(
+        role="tool" if role == "function" else role,
+        content=_content(item.get("content"), f"{path}.content", role, bool(calls)),
+        name=_text(item, "name", path),
+        reasoning=_text(item, "reasoning_content", path) or _text(item, "reasoning", path),
+        tool_calls=calls,
+        tool_call_id=_text(item, "tool_call_id", path),
+    )
+
+
+def _text(item: Mapping[str, Any], key: str, path: str) -> str | None:
+    value = item.get(key)
+    if value is not None and not isinstance(value, str):
+        raise wrong(f"{path}.{key}", "a string", value)
+    return value
+
+
+def _content(value: Any, path: str, role: str, calls: bool) -> str | None:
+    """A string, or text parts joined by newlines. null only where tool calls, or a refusal, stand instead."""
+    if isinstance(value, str):
+        return value
+    if value is None and role == "assistant":
+        return None if calls else ""
+    if not isinstance(value, list):
+        raise wrong(path, "a string or an array of parts", value)
+    return "\n".join(_part(part, f"{path}[{j}]") for j, part in enumerate(value))
+
+
+_UNSUPPORTED_PARTS = {
+    "image_url": ("vision_unavailable", "image input is not supported by this model."),
+    "input_audio": ("audio_unavailable", "audio input is not supported by this model."),
+    "file": ("file_unavailable", "file input is not supported by this server."),
+}
+
+
+def _part(part: Any, path: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind in _UNSUPPORTED_PARTS:
+        code, reason = _UNSUPPORTED_PARTS[kind]
+        raise ApiError(400, code, f'"{path}": {reason}', path)
+    if kind == "refusal":
+        kind = "text"
+        part = {"text": part.get("refusal")}
+    if kind != "text":
+        raise wrong(f"{path}.type", '"text"', kind)
+    if not isinstance(part.get("text"), str):
+        raise wrong(f"{path}.text", "a string", part.get("text"))
+    return part["text"]
+
+
+def _calls(value: Any, path: str) -> tuple[dict[str, Any], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise wrong(path, "an array of tool calls", value)
+    return tuple(_call(call, f"{path}[{j}]") for j, call in enumerate(value))
+
+
+def _call(call: Any, path: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise wrong(f"{path}.function", "an object", function)
+    name, arguments = function.get("name"), function.get("arguments", "{}")
+    if not isinstance(name, str):
+        raise wrong(f"{path}.function.name", "a string", name)
+    if not isinstance(arguments, str | dict):
+        raise wrong(f"{path}.function.arguments", "a JSON string", arguments)
+    return {"id": str(call.get("id", "")), "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+# -- events out -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What every object of one answer repeats."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+
+
+class Writer:
+    """Engine events as chat.completion.chunk frames, or folded into one chat.completion."""
+
+    def __init__(self, ask: Ask, header: Header, conversation: Conversation, pieces: Pieces):
+        self.ask, self.header, self.conversation, self.pieces = ask, header, conversation, pieces
+        self.unsent: dict[int, list[TokenLogprob]] = {}  # logprobs of tokens whose text has not been shown
+
+    def frames(self, events: list[Event]) -> bytes:
+        return b"".join(self._frame(event) for event in events)
+
+    def end(self) -> bytes:
+        """After the last event."""
+        if not self.ask.include_usage:
+            return sse.DONE
+        return sse.frame(self._chunk([], usage=usage_json(self.conversation.usage()))) + sse.DONE
+
+    def error(self, error: ApiError) -> bytes:
+        """A failure after the head of the stream was sent."""
+        return sse.frame(envelope(error, Envelope.OPENAI, self.header.id)) + sse.DONE
+
+    def _frame(self, event: Event) -> bytes:
+        choice = self.conversation.take(event)
+        if isinstance(event, Started):
+            return self._send(choice, {"role": "assistant", "content": ""})
+        if isinstance(event, Delta):
+            waiting = self.unsent.setdefault(choice.index, [])
+            waiting += event.logprobs
+            if not event.text:
+                return b""
+            self.unsent[choice.index] = []
+            return self._send(choice, {"content": event.text}, waiting)
+        if isinstance(event, Finished):
+            return self._send(choice, {}, self.unsent.pop(choice.index, []))
+        return b""
+
+    def _send(self, choice: Choice, delta: dict[str, Any], logprobs: list[TokenLogprob] | None = None) -> bytes:
+        body: dict[str, Any] = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+        if logprobs:
+            body["logprobs"] = self._logprobs(logprobs)
+        if choice.finished:
+            body["finish_reason"] = choice.finish_reason
+            body["stop_reason"] = choice.finished.stop
+        return sse.frame(self._chunk([body]))
+
+    def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> dict[str, Any]:
+        chunk = {
+            "id": self.header.id,
+            "object": "chat.completion.chunk",
+            "created": self.header.created,
+            "model": self.header.model,
+            "system_fingerprint": self.header.fingerprint,
+            "choices": choices,
+        }
+        if self.ask.continuous_usage and usage is None:
+            usage = usage_json(self.conversation.usage())
+        if self.ask.include_usage or self.ask.continuous_usage:
+            chunk["usage"] = usage
+        return chunk
+
+    def reply(self) -> dict[str, Any]:
+        """The whole answer, once every event has been taken."""
+        body = {
+            "id": self.header.id,
+            "object": "chat.completion",
+            "created": self.header.created,
+            "model": self.header.model,
+            "system_fingerprint": self.header.fingerprint,
+            "choices": [self._choice(choice) for choice in self.conversation.choices],
+            "usage": usage_json(self.conversation.usage()),
+        }
+        prompt = self.conversation.choices[0].prompt_logprobs
+        body["prompt_logprobs"] = None if prompt is None else prompt_logprobs_json(prompt, self.pieces)
+        return body
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        asked = self.ask.chat.options.logprobs is not None
+        return {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None},
+            "logprobs": self._logprobs(choice.logprobs) if asked else None,
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.finished.stop if choice.finished else None,
+        }
+
+    def _logprobs(self, entries: list[TokenLogprob]) -> dict[str, Any]:
+        return {"content": [self._logprob(entry) for entry in entries], "refusal": None}
+
+    def _logprob(self, entry: TokenLogprob) -> dict[str, Any]:
+        top = [self._token(token, logprob) for token, logprob in entry.top]
+        return self._token(entry.token, entry.logprob) | {"top_logprobs": top}
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        raw = self.pieces.token_bytes(token)
+        return {"token": token_string(self.pieces, token), "logprob": clamp(logprob), "bytes": list(raw)}

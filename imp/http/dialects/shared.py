@@ -1,0 +1,161 @@
+"""What OpenAI's generating dialects share on the way out: choices, usage, finish reasons, token texts."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from imp.http.errors import ApiError
+from imp.types import Delta, Event, Failed, Finished, Marks, PromptLogprobs, Reason, Started, TokenLogprob, Usage
+
+FLOOR = -9999.0  # a log-probability JSON can carry where it is minus infinity
+
+
+class Pieces(Protocol):
+    """The bytes of a token, as the tokenizer knows them."""
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+
+@dataclass(slots=True)
+class Choice:
+    """What one sequence has said so far."""
+
+    index: int
+    text: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    started: bool = False
+    prompt_tokens: int = 0
+    cached: int = 0
+    finished: Finished | None = None
+
+    @property
+    def finish_reason(self) -> str | None:
+        if self.finished is None:
+            return None
+        return "length" if self.finished.reason is Reason.LENGTH else "stop"
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Delta):
+            self.text.append(event.text)
+            self.tokens += event.tokens
+            self.logprobs += event.logprobs
+        elif isinstance(event, Started):
+            self.started, self.prompt_tokens, self.cached = True, event.prompt_tokens, event.cached
+        elif isinstance(event, PromptLogprobs):
+            self.prompt_logprobs = event.logprobs
+        elif isinstance(event, Finished):
+            self.finished = event
+
+
+class Conversation:
+    """All choices of one HTTP request: engine events are folded in, dialects read out. One fold for both ways."""
+
+    def __init__(self, requests: Sequence[tuple[str, int]]):
+        """requests: (engine request id, n), in the order of the prompts."""
+        self.choices: list[Choice] = []
+        self.first: dict[str, int] = {}
+        self.n = dict(requests)
+        for id, n in requests:
+            self.first[id] = len(self.choices)
+            self.choices += [Choice(len(self.choices) + i) for i in range(n)]
+
+    def take(self, event: Event) -> Choice:
+        """Fold one event in; the choice it belongs to. ApiError when the engine gave up."""
+        if isinstance(event, Failed):
+            raise failure(event)
+        choice = self.choices[self.first[event.request] + event.index]
+        choice.take(event)
+        return choice
+
+    def leaders(self) -> list[Choice]:
+        """One choice of each prompt: what counts once per prompt is read here."""
+        return [self.choices[at] for at in self.first.values()]
+
+    def usage(self) -> Usage:
+        """Prompt tokens once per prompt; generated ones of all choices, as far as they have come."""
+        done = [choice.finished.usage if choice.finished else None for choice in self.choices]
+        return Usage(
+            prompt=sum(choice.prompt_tokens for choice in self.leaders()),
+            cached=sum(choice.cached for choice in self.leaders()),
+            generated=sum(u.generated if u else len(c.tokens) for u, c in zip(done, self.choices, strict=True)),
+            drafted=sum(u.drafted for u in done if u),
+            accepted=sum(u.accepted for u in done if u),
+        )
+
+    def marks(self) -> list[Marks]:
+        return [choice.finished.marks for choice in self.choices if choice.finished]
+
+
+_STATUS = {
+    "kv_pool_floored": (503, "capacity_error"),
+    "context_length_exceeded": (503, "capacity_error"),
+    "draining": (503, "server_error"),
+    "engine_faulted": (500, "internal_error"),
+    "engine_step_failed": (500, "internal_error"),
+}
+
+
+def failure(event: Failed) -> ApiError:
+    status, kind = _STATUS.get(event.code, (500, "internal_error"))
+    return ApiError(status, event.code, event.message, type=kind)
+
+
+def usage_json(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.generated,
+        "total_tokens": usage.prompt + usage.generated,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def clamp(logprob: float) -> float:
+    return logprob if logprob > FLOOR else FLOOR
+
+
+def token_string(pieces: Pieces, token: int) -> str:
+    """A token alone: its text, or `bytes:\\xNN...` where it is only a part of a character."""
+    raw = pieces.token_bytes(token)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+class TokenTexts:
+    """Texts of consecutive tokens that join to the text of the whole: a character belongs to the token that ends it."""
+
+    def __init__(self, pieces: Pieces):
+        self.pieces = pieces
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        return self.decoder.decode(self.pieces.token_bytes(token))
+
+
+def prompt_logprobs_json(entries: Sequence[TokenLogprob | None], pieces: Pieces) -> list[dict[str, Any] | None]:
+    """vLLM's shape: per prompt token null (the first) or {token id: {logprob, rank, decoded_token}}."""
+    out: list[dict[str, Any] | None] = []
+    for entry in entries:
+        if entry is None:
+            out.append(None)
+            continue
+        ranked = {token: (value, rank) for rank, (token, value) in enumerate(entry.top, 1)}
+        ranked.setdefault(entry.token, (entry.logprob, entry.rank))
+        out.append(
+            {
+                str(token): {"logprob": clamp(value), "rank": rank, "decoded_token": token_string(pieces, token)}
+                for token, (value, rank) in ranked.items()
+            }
+        )
+    return out

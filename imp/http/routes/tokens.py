@@ -1,0 +1,96 @@
+"""POST /tokenize and /detokenize, in vLLM's and llama.cpp's shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from imp.chat.message import ChatRequest
+from imp.chat.prepare import encode_rendered, render
+from imp.http.dialects.openai_chat import messages, template_kwargs
+from imp.http.dialects.shared import token_string
+from imp.http.errors import bad_request
+from imp.http.fields import Field, Kind, parse
+from imp.http.message import HttpRequest, Response, json_response
+from imp.http.services import Loaded, Services
+
+MAX_TOKENS = 1_000_000
+
+TOKENIZE = (
+    Field("model", Kind.STRING, doc="Absent: the served model."),
+    Field("prompt", Kind.STRING, doc="Text to tokenise."),
+    Field("content", Kind.STRING, doc="llama.cpp's name for prompt."),
+    Field("messages", Kind.ARRAY, min_items=1, max_items=10000, items=Field("", Kind.OBJECT), doc="A chat instead."),
+    Field("add_special_tokens", Kind.BOOLEAN, doc="Default: true for text, false for messages."),
+    Field("add_special", Kind.BOOLEAN, doc="llama.cpp's name for it; default false with content."),
+    Field("parse_special", Kind.BOOLEAN, default=False, doc="Read control tokens written in the text."),
+    Field("with_pieces", Kind.BOOLEAN, default=False, doc="llama.cpp: tokens as {id, piece}."),
+    Field("return_token_strs", Kind.BOOLEAN, default=False, doc="Adds token_strs."),
+    Field("add_generation_prompt", Kind.BOOLEAN, doc="For messages; default true."),
+    Field("continue_final_message", Kind.BOOLEAN, default=False, doc="For messages."),
+    Field("chat_template_kwargs", Kind.OBJECT, doc="For messages."),
+)
+DETOKENIZE = (
+    Field("model", Kind.STRING, doc="Absent: the served model."),
+    Field("tokens", Kind.ARRAY, required=True, max_items=MAX_TOKENS, items=Field("", Kind.INTEGER)),
+)
+
+
+async def tokenize(services: Services, request: HttpRequest) -> Response:
+    body = request.json()
+    parsed = parse(body, TOKENIZE)
+    loaded = services.serving(parsed["model"])
+    given = [name for name in ("prompt", "content", "messages") if parsed[name] is not None]
+    if len(given) != 1:
+        raise bad_request("prompt", 'exactly one of "prompt", "content" and "messages" is needed.')
+    if given[0] == "messages":
+        ids = await services.prepare(lambda: _chat_ids(parsed.values, loaded))
+    else:
+        ids = await services.prepare(lambda: _text_ids(parsed.values, given[0], loaded))
+    pieces = [token_string(loaded.tokenizer, token) for token in ids] if parsed["return_token_strs"] else None
+    tokens: list[Any] = ids
+    if parsed["with_pieces"]:
+        tokens = [{"id": token, "piece": _piece(loaded, token)} for token in ids]
+    answer = {"count": len(ids), "max_model_len": loaded.facts.context, "tokens": tokens, "token_strs": pieces}
+    return json_response(answer)
+
+
+def _text_ids(values: dict[str, Any], name: str, loaded: Loaded) -> list[int]:
+    if not values[name]:
+        raise bad_request(name, f'"{name}" must not be empty.')
+    special = values["add_special_tokens"] if values["add_special"] is None else values["add_special"]
+    if special is None:
+        special = name == "prompt"
+    return loaded.tokenizer.encode(values[name], add_special=special, parse_special=values["parse_special"])
+
+
+def _chat_ids(values: dict[str, Any], loaded: Loaded) -> list[int]:
+    generation, continues = values["add_generation_prompt"], values["continue_final_message"]
+    if generation and continues:
+        message = '"add_generation_prompt" and "continue_final_message" exclude each other.'
+        raise bad_request("continue_final_message", message)
+    chat = ChatRequest(
+        messages(values["messages"]),
+        template_kwargs=template_kwargs(values["chat_template_kwargs"]),
+        add_generation_prompt=not continues if generation is None else generation,
+        continue_final_message=continues,
+    )
+    return encode_rendered(render(chat, loaded.facts), loaded.facts)
+
+
+def _piece(loaded: Loaded, token: int) -> str | list[int]:
+    raw = loaded.tokenizer.token_bytes(token)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)
+
+
+async def detokenize(services: Services, request: HttpRequest) -> Response:
+    parsed = parse(request.json(), DETOKENIZE)
+    loaded = services.serving(parsed["model"])
+    size = loaded.tokenizer.vocab_size
+    for i, token in enumerate(parsed["tokens"]):
+        if not 0 <= token < size:
+            raise bad_request(f"tokens[{i}]", f'"tokens[{i}]" is {token}; the vocabulary is 0 to {size - 1}.')
+    text = await services.prepare(lambda: loaded.tokenizer.decode(parsed["tokens"]))
+    return json_response({"prompt": text, "content": text})
