@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "bundle": {"types", "settings", "memory", "chat", "text", "weights", "model", "sched", "cpu"},
     "app": {"__init__", "sched", "settings", "memory", "models", "bundle", "engine", "http", "obs", "text", "weights"},
     "__main__": {"settings", "app"},
+    "docs": {"settings", "http"},
     "__init__": set(),
 }
 FORBIDDEN_LIBRARIES: dict[str, set[str]] = {

@@ -161,8 +161,10 @@ def _kept(x: np.ndarray, p: np.ndarray, plan: SamplingPlan, r: int) -> np.ndarra
         left = left[: plan.top_k[r]]
     if plan.typical_p[r] < 1:
         q = p[left] / p[left].sum()
-        entropy = -(q * np.log(q)).sum()
-        typical = np.argsort(np.abs(-np.log(q) - entropy), kind="stable")
+        with np.errstate(divide="ignore"):  # probabilities that are 0 in float64 surprise infinitely
+            surprise = -np.log(q)
+        entropy = (q[q > 0] * surprise[q > 0]).sum()
+        typical = np.argsort(np.abs(surprise - entropy), kind="stable")
         sums = np.cumsum(q[typical])
         left = left[np.sort(typical[: int(np.searchsorted(sums, plan.typical_p[r])) + 1])]
     if plan.top_p[r] < 1:
@@ -190,8 +192,9 @@ def _mirostat(p: np.ndarray, plan: SamplingPlan, r: int) -> int:
         t = np.log((i + 1) / i)
         b = np.log(p[order[:m]] / p[order[1 : m + 1]])
         s = float((t * b).sum() / (t * t).sum()) if m else 1.0
-        n, e, mu = len(p), s - 1.0, float(plan.mu[r])
-        k = ((e * 2.0**mu) / (1.0 - float(n) ** -e)) ** (1.0 / s) if e and s else 1.0
+        n, e, mu = np.float64(len(p)), s - 1.0, np.float64(plan.mu[r])
+        with np.errstate(over="ignore"):  # infinite for nearly equal logits
+            k = ((e * 2.0**mu) / (1.0 - n**-e)) ** (1.0 / s) if e and s else 1.0
         left = max(1, min(int(k) if np.isfinite(k) else len(order), len(order)))
     else:
         left = max(1, int((surprise <= plan.mu[r]).sum()))
