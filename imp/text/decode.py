@@ -1,0 +1,128 @@
+"""Incremental decoding: tokens in, text that is safe to show out. Knows bytes and stop strings, not why tokens came.
+
+Three things are held back: an incomplete UTF-8 character, text that may become a stop string, and nothing else.
+
+Stop strings: the one that starts earliest in the text wins; of two that start together, the one that is complete first.
+A stop string that is complete while another that started before it may still become complete waits for the next token
+(or for `flush`) to decide. So the result depends on the text alone, never on how tokens cut it.
+
+The first space: where the tokenizer's encoding puts a space before a text, the first space of a text is the
+tokenizer's, not the author's. It is taken away only where the text begins with these tokens, that is where the prompt
+is empty or nothing but BOS; after any other prompt the first token's space is part of the text.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from .tokenizer import Tokenizer
+
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class TextDecoder:
+    """One sequence's text (imp.types.Decoder). Belongs to one thread.
+
+    Joined, what `push` and `flush` return is `tokenizer.decode` of the same tokens, cut where `stopped` was met.
+    stopped: the stop string that was met; may be set by `flush` too. Afterwards nothing more is returned.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop_strings: Sequence[str] = (),
+        include_stop: bool = False,
+        skip_special: bool = True,
+        prompt_tail: Sequence[int] = (),
+    ) -> None:
+        """prompt_tail: the prompt, or any number of its last tokens; empty where the text begins with what is pushed.
+
+        include_stop: the matched stop string is part of the text. Empty stop strings are ignored.
+        """
+        self.stopped: str | None = None
+        self._table = tokenizer.byte_table
+        self._hidden = tokenizer.special_ids if skip_special else frozenset()
+        self._stops = tuple(stop for stop in dict.fromkeys(stop_strings) if stop)
+        self._include_stop = include_stop
+        self._decode = _Utf8Decoder("replace").decode
+        self._held = ""
+        self._seen = 0
+        self._shown = 0
+        begins = all(token == tokenizer.bos_id for token in prompt_tail)
+        self._drops_space = tokenizer.adds_space and begins
+
+    @property
+    def seen(self) -> int:
+        """Characters decoded so far, held back ones included; an incomplete character is not one yet."""
+        return self._seen
+
+    @property
+    def shown(self) -> int:
+        """Characters returned so far."""
+        return self._shown
+
+    def push(self, token: int) -> str:
+        """The text that has become safe with `token`. An id beyond the vocabulary (padding logits) adds no text."""
+        if self.stopped is not None or token in self._hidden or token >= len(self._table):
+            return ""
+        data = self._table[token]
+        if self._drops_space and data:
+            self._drops_space = False
+            data = data.removeprefix(b" ")
+        text = self._decode(data)
+        if not text:
+            return ""
+        self._seen += len(text)
+        if self._stops:
+            text = self._released(self._held + text)
+        self._shown += len(text)
+        return text
+
+    def flush(self) -> str:
+        """The rest, when no more tokens come: an incomplete character as one U+FFFD, and what was held back."""
+        if self.stopped is not None:
+            return ""
+        rest = self._decode(b"", True)
+        self._seen += len(rest)
+        text, self._held = self._held + rest, ""
+        start, stop = self._match(text)
+        if stop is not None:
+            text = self._cut(text, start, stop)
+        self._shown += len(text)
+        return text
+
+    def _released(self, text: str) -> str:
+        """What of `text` (all that is not shown) no later token can take back; the rest is held."""
+        start, stop = self._match(text)
+        begun = self._begun(text)
+        if stop is not None and start <= begun:
+            self._held = ""
+            return self._cut(text, start, stop)
+        self._held = text[begun:]
+        return text[:begun]
+
+    def _match(self, text: str) -> tuple[int, str | None]:
+        """Where the winning complete stop string starts, and which it is."""
+        start, winner = len(text), None
+        for stop in self._stops:
+            at = text.find(stop)
+            if at != -1 and (at < start or (at == start and winner is not None and len(stop) < len(winner))):
+                start, winner = at, stop
+        return start, winner
+
+    def _begun(self, text: str) -> int:
+        """Where the longest end of `text` that is the beginning of a stop string starts; len(text) if none does."""
+        begun = size = len(text)
+        for stop in self._stops:
+            first = stop[0]
+            at = text.find(first, max(0, size - len(stop) + 1), begun)
+            while at != -1 and not stop.startswith(text[at:]):
+                at = text.find(first, at + 1, begun)
+            if at != -1:
+                begun = at
+        return begun
+
+    def _cut(self, text: str, start: int, stop: str) -> str:
+        self.stopped = stop
+        return text[: start + len(stop)] if self._include_stop else text[:start]
