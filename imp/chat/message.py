@@ -8,11 +8,11 @@ from typing import Any
 
 
 class Refused(Exception):
-    """A request this model cannot serve: the client's mistake, found after parsing. Becomes a 400 in its dialect."""
+    """A request this model cannot serve, found after parsing. The client's mistake (400) unless `status` says else."""
 
-    def __init__(self, message: str, param: str | None = None, code: str | None = None):
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400):
         super().__init__(message)
-        self.message, self.param, self.code = message, param, code
+        self.message, self.param, self.code, self.status = message, param, code, status
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,11 +91,18 @@ def render(chat: ChatRequest, facts: ModelFacts) -> str:
     except TemplateError as error:
         merged = _system_first(messages)
         if merged == messages:
-            raise Refused(f"the chat template refused the messages: {error}", "messages") from None
+            raise _refusal(error) from None
     try:
         return _render(merged, chat, facts.template)
     except TemplateError as error:
-        raise Refused(f"the chat template refused the messages: {error}", "messages") from None
+        raise _refusal(error) from None
+
+
+def _refusal(error: TemplateError) -> Refused:
+    """What a template says itself is the client's to hear; a template that breaks or runs away is the model's fault."""
+    if error.refused:
+        return Refused(f"the chat template refused the messages: {error.message}", "messages")
+    return Refused(f"the model's chat template failed: {error.message}", code="template_failed", status=500)
 
 
 def _render(messages: list[dict[str, Any]], chat: ChatRequest, template: ChatTemplate) -> str:
@@ -110,15 +117,15 @@ def _render(messages: list[dict[str, Any]], chat: ChatRequest, template: ChatTem
 
 def _system_first(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """All system texts in one message at the front, for templates that know no other place."""
-    system = [m["content"] or "" for m in messages if m["role"] in ("system", "developer")]
+    system = [m["content"] for m in messages if m["role"] in ("system", "developer")]
     rest = [m for m in messages if m["role"] not in ("system", "developer")]
     return [{"role": "system", "content": "\n\n".join(system)}, *rest] if system else messages
 
 
 def _for_template(message: Message, spellings: Sequence[str], native_developer: bool) -> dict[str, Any]:
     role = "system" if message.role == "developer" and not native_developer else message.role
-    own = role == "assistant"
-    out: dict[str, Any] = {"role": role, "content": message.content if own else _guard(message.content, spellings)}
+    content = message.content or ""  # templates differ on null; all know an empty text
+    out: dict[str, Any] = {"role": role, "content": content if role == "assistant" else _guard(content, spellings)}
     if message.name is not None:
         out["name"] = message.name
     if message.tool_call_id is not None:
@@ -139,9 +146,7 @@ def _call_for_template(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def _guard(text: str | None, spellings: Sequence[str]) -> str | None:
-    if not text:
-        return text
+def _guard(text: str, spellings: Sequence[str]) -> str:
     text = text.replace(_SPLIT, "\ufffd")
     for spelling in spellings:
         if spelling in text:

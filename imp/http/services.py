@@ -92,7 +92,7 @@ class Services:
         try:
             return await asyncio.get_running_loop().run_in_executor(self.pool, work)
         except Refused as error:
-            raise ApiError(400, error.code or "invalid_value", error.message, error.param) from None
+            raise ApiError(error.status, error.code or "invalid_value", error.message, error.param) from None
 
     @property
     def stalled(self) -> bool:

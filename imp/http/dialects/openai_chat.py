@@ -103,7 +103,7 @@ def read(body: Mapping[str, Any]) -> Ask:
     return Ask(chat, parsed["model"], parsed["stream"], include_usage, continuous, parsed.ignored)
 
 
-_RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
+_RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
 
 
 def template_kwargs(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
