@@ -269,7 +269,7 @@ class RowResult:
 
     tokens: list[int]
     logprobs: list[TokenLogprob] = field(default_factory=list)  # one per token where asked for
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of positions start + 1 .. as far as they are prompt
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # positions start + 1 .., as far as prompt
     draft: list[int] = field(default_factory=list)  # proposals for the next step
 
 

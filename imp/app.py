@@ -1,0 +1,300 @@
+"""The composition root: builds everything from settings, serves, drains, shuts down. The only place that knows all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from imp import __version__, bundle, models
+from imp.bundle import Bundle
+from imp.engine import Engine
+from imp.http.application import Application
+from imp.http.gate import Gate, GateSettings
+from imp.http.notify import Notifier, inherited_sockets
+from imp.http.router import Router
+from imp.http.routes.table import routes
+from imp.http.server import Server, ServerSettings
+from imp.http.services import Services, State
+from imp.memory import OutOfMemory
+from imp.obs import log as logs
+from imp.obs.metrics import Labels, Metrics
+from imp.sched.stats import Stats
+from imp.settings import Settings
+from imp.text.tokenizer import InvalidTokenizer, UnsupportedTokenizer
+from imp.weights.checkpoint import InvalidModel, UnsupportedModel
+
+log = logging.getLogger("imp.app")
+
+EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (OutOfMemory, 2),
+    (MemoryError, 2),
+    (models.ModelError, 4),
+    (FileNotFoundError, 4),
+    (InvalidModel, 5),
+    (InvalidTokenizer, 5),
+    (UnsupportedModel, 6),
+    (UnsupportedTokenizer, 6),
+)
+
+
+class StartError(Exception):
+    """The server cannot start: one sentence, and the process's exit code."""
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def say(line: str) -> None:
+    """Progress and the start-up summary, for people: stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def run(settings: Settings) -> int:
+    """Serve until a signal; returns the exit code."""
+    logs.setup(settings.diagnostics.log_level)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(App(settings).serve())
+    except StartError as error:
+        say(f"imp-server: error: {error}")
+        return error.exit_code
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not on this platform; asyncio's own loop serves as well, slower
+        return None
+    return uvloop.new_event_loop
+
+
+class App:
+    """One server process. Owned by the event loop."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.notifier = Notifier(settings.paths.notify_socket, settings.paths.watchdog_us / 1e6 or None)
+        self.metrics = Metrics()
+        self.services = self._services()
+        self.gate = Gate(self._gate_settings())
+        table = routes(self.services, metrics_need_key=settings.server.metrics_require_auth)
+        http = ServerSettings(
+            read_timeout_s=settings.server.read_timeout_s,
+            write_timeout_s=settings.server.write_timeout_s,
+            keep_alive_max=settings.server.keep_alive_max,
+        )
+        self.server = Server(Application(Router(table), self.gate, self.metrics.observe), http)
+        self.bundle: Bundle | None = None
+        self.engine: Engine | None = None
+        self.stopping = asyncio.Event()
+        self.loads = 0
+
+    def _services(self) -> Services:
+        own = self.settings
+        return Services(
+            pool=ThreadPoolExecutor(2, "prepare"),
+            metrics=self.metrics,
+            lenient_names=own.model.names == "lenient",
+            max_batch_items=own.generation.max_batch_items,
+            request_timeout_s=own.server.request_timeout_s,
+            ping_s=own.server.sse_ping_seconds,
+            other_models=lambda: sorted(models.list_models(own.model.models_dir)),
+        )
+
+    def _gate_settings(self) -> GateSettings:
+        own = self.settings.server
+        try:
+            return GateSettings(
+                api_keys=own.api_keys,
+                rate_limit_per_min=own.rate_limit,
+                max_concurrent=own.max_concurrent,
+                cors_origins=tuple(own.cors_origin.split()),
+                trusted_proxies=own.trusted_proxies,
+            )
+        except ValueError as error:
+            raise StartError(str(error), 1) from None
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    async def serve(self) -> int:
+        """Listen, load, serve, drain. Returns the exit code."""
+        self._on_signals()
+        began = time.monotonic()
+        await self._listen()
+        watchdog = asyncio.create_task(self.notifier.watchdog())
+        loading = asyncio.create_task(self._load())
+        stopping = asyncio.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not self.stopping.is_set():
+                loading.result()
+                self.notifier.ready()
+                self._summary(time.monotonic() - began)
+                await stopping
+            await self._shut_down()
+        finally:
+            for task in (watchdog, loading, stopping):
+                task.cancel()
+            await self._close()
+        return 0
+
+    def _on_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+
+    def _signalled(self, number: int) -> None:
+        if self.stopping.is_set():  # the second one: at once
+            os._exit(128 + number)
+        self.stopping.set()
+
+    async def _listen(self) -> None:
+        own, paths = self.settings.server, self.settings.paths
+        sockets = inherited_sockets(os.getpid(), paths.listen_fds) if paths.listen_fds else []
+        try:
+            if sockets:
+                await self.server.serve(sockets)
+            else:
+                await self.server.listen(own.host, own.port)
+        except OSError as error:
+            raise StartError(f"cannot listen on {own.host}:{own.port}: {error.strerror or error}", 1) from None
+
+    async def _load(self) -> None:
+        """Find, read and start the model. Without any the server serves what needs none."""
+        self.services.state = State.LOADING
+        loop = asyncio.get_running_loop()
+        try:
+            path = await asyncio.to_thread(self._find_model)
+            if path is None:
+                self.services.state = State.NO_MODEL
+                return
+            loaded = await asyncio.to_thread(bundle.load, path, self.settings, self._progress(loop))
+        except tuple(kind for kind, _ in EXIT_CODES) as error:
+            code = next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+            raise StartError(str(error) or type(error).__name__, code) from None
+        self._start(loaded)
+
+    def _progress(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
+        """Progress of the loading thread: a line each, and more patience from the service manager."""
+
+        def progress(line: str) -> None:
+            say(f"imp-server: {line}")
+            loop.call_soon_threadsafe(self.notifier.extend_timeout, 120.0)
+
+        return progress
+
+    def _find_model(self) -> Path | None:
+        own, paths = self.settings.model, self.settings.paths
+        if own.model is not None:
+            return models.find_model(own.model, own.models_dir)
+        if own.models_dir is not None:
+            known = models.list_models(own.models_dir)
+            if len(known) == 1:
+                return next(iter(known.values()))
+            names = ", ".join(sorted(known)) or "none"
+            say(f"imp-server: no model is loaded; name one with --model (in {own.models_dir}: {names})")
+            return None
+        if paths.default_model is not None:
+            return models.find_model(str(paths.default_model), None)
+        return models.default_model(paths.model_cache, models.progress_printer(sys.stderr))
+
+    def _start(self, loaded: Bundle) -> None:
+        self.bundle = loaded
+        self.engine = Engine(loaded.scheduler, loaded.runner, asyncio.get_running_loop())
+        self.loads += 1
+        self._read_metrics(loaded, self.engine)
+        self.services.loaded, self.services.engine = loaded, self.engine
+        self.services.state = State.READY
+
+    async def _shut_down(self) -> None:
+        """Refuse what comes, finish what runs, tell the rest that it ends."""
+        self.notifier.stopping()
+        self.services.state = State.DRAINING
+        self.gate.draining = True
+        limit_s = self.settings.server.drain_ms / 1000
+        if busy := self.server.busy:
+            say(f"imp-server: finishing {busy} requests, at most {limit_s:g} s more; a second signal ends at once")
+        if not await self.server.drain(limit_s) and self.engine is not None:
+            await self.engine.stop()
+            await self.server.drain(5.0)
+
+    async def _close(self) -> None:
+        await self.server.close()
+        if self.engine is not None:
+            await self.engine.stop()
+        if self.bundle is not None:
+            self.bundle.close()
+        self.services.pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- what people and monitors see ---------------------------------------------------------------
+
+    def _summary(self, seconds: float) -> None:
+        host, port = self.server.addresses[0]
+        shown = f"[{host}]" if ":" in host else host
+        url = f"http://{shown}:{port}"
+        say(f"imp-server {__version__} is ready after {seconds:.1f} s")
+        if self.bundle is not None:
+            card, memory, backend = self.bundle.card, self.bundle.memory, self.bundle.backend
+            millions = card.parameters / 1e6
+            say(f"  model    {card.name} ({card.architecture}, {millions:.0f}M parameters, {card.quantization})")
+            say(f"  context  {memory.context} tokens")
+            kv_mib = memory.kv_bytes / 2**20
+            say(f"  cache    {memory.kv_tokens} tokens in {memory.blocks} blocks, up to {kv_mib:.0f} MiB")
+            say(f"  backend  {backend.describe()}")
+        say(f"  listens  {url}  (chat page: {url}/)")
+
+    def _read_metrics(self, loaded: Bundle, engine: Engine) -> None:
+        metrics, name = self.metrics, loaded.card.name
+        metrics.read("imp_model_loaded", lambda: {(name,): 1})
+        metrics.read("imp_model_loads_total", lambda: self.loads)
+        sources: dict[str, Callable[[Stats], float]] = {
+            "imp_queue_depth": lambda s: s.waiting + s.running,
+            "imp_queue_waiting": lambda s: s.waiting,
+            "imp_queue_running": lambda s: s.running,
+            "imp_decode_batch_steps_total": lambda s: s.decode_steps,
+            "imp_decode_batch_rows_total": lambda s: s.decode_rows,
+            "imp_decode_batch_max": lambda s: s.decode_max_rows,
+            "imp_decode_batch_last_rows": lambda s: s.decode_last_rows,
+            "imp_mixed_decode_steps_total": lambda s: s.mixed_steps,
+            "imp_kv_blocks_total": lambda s: s.blocks_total,
+            "imp_kv_blocks_used": lambda s: s.blocks_used,
+            "imp_kv_blocks_cached": lambda s: s.blocks_cached,
+            "imp_kv_blocks_reclaimable": lambda s: s.blocks_reclaimable,
+            "imp_kv_blocks_pinned": lambda s: s.blocks_pinned,
+            "imp_kv_blocks_live": lambda s: s.blocks_live,
+            "imp_kv_pressure_rejections_total": lambda s: s.refused,
+            "imp_kv_preemptions_total": lambda s: s.preemptions,
+            "imp_prefix_cache_evictions_total": lambda s: s.evictions,
+            "imp_prefix_cache_queries_total": lambda s: s.cache_queries,
+            "imp_prefix_cache_hits_total": lambda s: s.cache_hits,
+            "imp_spec_drafted_total": lambda s: s.drafted,
+            "imp_spec_accepted_total": lambda s: s.accepted,
+            "imp_spec_verify_steps_total": lambda s: s.verify_steps,
+            "imp_spec_miss_steps_total": lambda s: s.miss_steps,
+        }
+        for metric, source in sources.items():
+            metrics.read(metric, partial(_read, engine, source))
+        by_model: dict[str, Callable[[Stats], float]] = {
+            "vllm:num_requests_running": lambda s: s.running,
+            "vllm:num_requests_waiting": lambda s: s.waiting,
+            "vllm:kv_cache_usage_perc": lambda s: s.blocks_used / s.blocks_total,
+        }
+        for metric, source in by_model.items():
+            metrics.read(metric, partial(_read_labelled, engine, source, name))
+
+
+def _read(engine: Engine, source: Callable[[Stats], float]) -> float:
+    return source(engine.stats)
+
+
+def _read_labelled(engine: Engine, source: Callable[[Stats], float], model: str) -> dict[Labels, float]:
+    return {(model,): source(engine.stats)}

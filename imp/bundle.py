@@ -1,0 +1,205 @@
+"""Everything that changes when the model changes, loaded together: tokenizer, template, model, backend, scheduler."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from .chat.prepare import ModelFacts, default_sampling
+from .chat.template import BUILTIN, ChatTemplate, TemplateError
+from .memory import BLOCK_SIZE, MemoryPlan, available_bytes, plan
+from .model import arch
+from .model.ops import Backend, Model, StepLimits
+from .model.runner import ModelRunner
+from .sched.blocks import BlockPool
+from .sched.scheduler import Scheduler
+from .settings import Settings
+from .text.decode import TextDecoder
+from .text.tokenizer import Tokenizer
+from .types import Request
+from .weights.checkpoint import Checkpoint, InvalidModel, TokenizerFiles, open_checkpoint
+
+Progress = Callable[[str], None]
+
+# strings no repetition is followed across (DRY), as llama.cpp's default has them
+_DRY_BREAKERS = ("\n", ":", '"', "*")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What clients may know of a loaded model."""
+
+    name: str
+    architecture: str
+    quantization: str
+    parameters: int
+    size_bytes: int
+    trained_context: int
+    loaded_at: int  # unix seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    card: ModelCard
+    facts: ModelFacts
+    tokenizer: Tokenizer
+    backend: Backend
+    runner: ModelRunner
+    scheduler: Scheduler
+    memory: MemoryPlan
+
+    def close(self) -> None:
+        self.backend.close()
+
+
+def new_backend(settings: Settings, progress: Progress) -> Backend:
+    """The only place that imports a backend."""
+    if settings.model.device == "reference":
+        from .model.reference import ReferenceBackend
+
+        return ReferenceBackend()
+    from .cpu.ops import CpuBackend
+
+    def compiled(ready: int, wanted: int) -> None:
+        progress(f"compiled {ready} of {wanted} kernels (once; they are kept)")
+
+    return CpuBackend(settings.runtime.threads or None, settings.paths.cache, progress=compiled)
+
+
+def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
+    """Load a model. Raises InvalidModel, UnsupportedModel, memory.OutOfMemory."""
+    progress(f"reading {path.name}")
+    checkpoint = open_checkpoint(path)
+    tokenizer = _tokenizer(checkpoint)
+    wanted = settings.model.max_len
+    model = arch.build(checkpoint, wanted)
+    context = min(wanted or model.context, model.context) if wanted else model.context
+    backend = new_backend(settings, progress)
+    memory = plan(
+        checkpoint.size_bytes,
+        backend.kv_block_bytes(model, BLOCK_SIZE),
+        context=context,
+        rows=settings.runtime.max_batch,
+        blocks=settings.kv_cache.max_blocks,
+        free_bytes=available_bytes(),
+    )
+    limits = step_limits(model, memory, settings)
+    backend.load(model, limits)
+    facts = _facts(checkpoint, tokenizer, memory.context, settings)
+    bundle = Bundle(
+        card=_card(path, checkpoint, model, settings),
+        facts=facts,
+        tokenizer=tokenizer,
+        backend=backend,
+        runner=ModelRunner(backend, tokenizer.vocab_size, BLOCK_SIZE),
+        scheduler=_scheduler(tokenizer, memory, limits),
+        memory=memory,
+    )
+    checkpoint.close()
+    return bundle
+
+
+def step_limits(model: Model, memory: MemoryPlan, settings: Settings) -> StepLimits:
+    return StepLimits(
+        tokens=settings.runtime.prefill_chunk_size + memory.rows,
+        rows=memory.rows,
+        logit_rows=max(memory.rows, 64),
+        context=memory.context,
+        blocks=memory.blocks,
+        block_size=BLOCK_SIZE,
+    )
+
+
+def _scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits) -> Scheduler:
+    def new_decoder(request: Request) -> TextDecoder:
+        asked = request.limits
+        return TextDecoder(tokenizer, asked.stop_strings, asked.include_stop, asked.skip_special, request.prompt[-8:])
+
+    return Scheduler(
+        BlockPool(memory.blocks, BLOCK_SIZE),
+        context=memory.context,
+        max_rows=limits.rows,
+        max_tokens=limits.tokens,
+        max_logit_rows=limits.logit_rows,
+        new_decoder=new_decoder,
+        eos_ids=tokenizer.eos_ids,
+    )
+
+
+def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    files = checkpoint.tokenizer()
+    if isinstance(files, TokenizerFiles):
+        if files.tokenizer_json is None:
+            raise InvalidModel(f"{checkpoint.path} has no tokenizer.json")
+        return Tokenizer.from_json(files.tokenizer_json, files.config, files.special_tokens)
+    return Tokenizer.from_gguf(files.metadata)
+
+
+def _facts(checkpoint: Checkpoint, tokenizer: Tokenizer, context: int, settings: Settings) -> ModelFacts:
+    @cache
+    def dry_breakers() -> frozenset[int]:
+        pieces = ((token, tokenizer.token_text(token)) for token in range(tokenizer.vocab_size))
+        return frozenset(token for token, piece in pieces if any(text in piece for text in _DRY_BREAKERS))
+
+    own = settings.generation
+    return ModelFacts(
+        tokenizer=tokenizer,
+        template=_template(checkpoint, tokenizer, settings.model.chat_template),
+        defaults=default_sampling(checkpoint.generation),
+        context=context,
+        control_spellings=tuple(sorted(filter(None, map(tokenizer.token_text, tokenizer.special_ids)))),
+        dry_breakers=dry_breakers,
+        max_tokens=own.max_tokens,
+        max_input_tokens=own.max_input_tokens,
+        max_n=own.max_n,
+        max_logit_bias=own.max_logit_bias,
+    )
+
+
+def _template(checkpoint: Checkpoint, tokenizer: Tokenizer, choice: str) -> ChatTemplate | None:
+    """--chat-template: auto, a built-in name, or a file."""
+    if choice == "none":
+        return None
+    if choice == "auto":
+        source = checkpoint.chat_template
+    elif choice in BUILTIN:
+        source = BUILTIN[choice]
+    elif Path(choice).is_file():
+        source = Path(choice).read_text()
+    else:
+        raise InvalidModel(f"--chat-template {choice}: neither a file nor one of auto, none, {', '.join(BUILTIN)}")
+    if source is None:
+        return None
+    names = {
+        "bos_token": tokenizer.bos_id,
+        "eos_token": tokenizer.eos_id,
+        "pad_token": tokenizer.pad_id,
+        "unk_token": tokenizer.unk_id,
+    }
+    special = {name: tokenizer.token_text(token) for name, token in names.items() if token is not None}
+    try:
+        return ChatTemplate(source, special_tokens=special)
+    except TemplateError as error:
+        raise InvalidModel(f"the chat template cannot be used: {error}") from None
+
+
+def _card(path: Path, checkpoint: Checkpoint, model: Model, settings: Settings) -> ModelCard:
+    return ModelCard(
+        name=settings.model.served_name or _name(path),
+        architecture=str(checkpoint.config.get("model_type")),
+        quantization=checkpoint.quantization,
+        parameters=checkpoint.parameters,
+        size_bytes=checkpoint.size_bytes,
+        trained_context=model.context,
+        loaded_at=int(time.time()),
+    )
+
+
+def _name(path: Path) -> str:
+    """What clients call the model: its folder's or file's name, without a Nix store's hash."""
+    name = path.name if path.is_dir() else path.stem
+    return re.sub(r"^[0-9a-z]{32}-", "", name) if path.parent == Path("/nix/store") else name
