@@ -1,0 +1,315 @@
+"""The language micro-kernels are written in: values of the machine code being built, registers, loops, branches.
+
+A micro-kernel is an ordinary Python function run once while a kernel is being compiled. Its arguments are `V`s; a plain
+Python loop unrolls, `for i in loop(n)` becomes a loop of the machine, `Var` is a register that changes inside one.
+`@micro(types, returns=type)` makes it callable from jitted code, and from other micro-kernels. What can be done with
+values is in simd.py; this file knows LLVM's types and Numba's, and no instruction of any machine.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.typing.templates import AbstractTemplate, infer_global
+from numba.core.typing.templates import signature as typing_signature
+from numba.extending import lower_builtin, models, register_model
+
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+VOID = ir.VoidType()
+
+int64, int32, float32, void = types.int64, types.int32, types.float32, types.void
+
+
+class Vector(types.Type):
+    """The Numba type of an LLVM vector."""
+
+    def __init__(self, name: str, lane: ir.Type, count: int) -> None:
+        self.ir = ir.VectorType(lane, count)
+        self.lane, self.count = lane, count
+        super().__init__(name=name)
+
+
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, frontend: Vector) -> None:
+        super().__init__(manager, frontend, frontend.ir)
+
+
+register_model(Vector)(_VectorModel)
+
+f32x8 = Vector("f32x8", F32, 8)
+i32x8 = Vector("i32x8", I32, 8)
+i16x16 = Vector("i16x16", I16, 16)
+i8x32 = Vector("i8x32", I8, 32)
+mask8 = Vector("mask8", I1, 8)
+
+
+def detect() -> str:
+    """ "avx2" where this machine has AVX2, FMA and F16C, else "portable"."""
+    found = llvm.get_host_cpu_features()
+    return "avx2" if all(found.get(name) for name in ("avx2", "fma", "f16c")) else "portable"
+
+
+class Emission:
+    """Where the running micro-kernel writes. Numba compiles under one global lock, so there is only ever one."""
+
+    builder: Any = None
+    features: str = detect()
+
+
+@contextmanager
+def compiling_for(features: str) -> Iterator[None]:
+    """Kernels compiled inside use "avx2" instructions or "portable" IR."""
+    before, Emission.features = Emission.features, features
+    try:
+        yield
+    finally:
+        Emission.features = before
+
+
+@contextmanager
+def writing_to(builder: ir.IRBuilder) -> Iterator[None]:
+    """What micro-kernels emit inside goes to this builder."""
+    before, Emission.builder = Emission.builder, builder
+    try:
+        yield
+    finally:
+        Emission.builder = before
+
+
+def _is_float(kind: ir.Type) -> bool:
+    return isinstance(getattr(kind, "element", kind), (ir.HalfType, ir.FloatType, ir.DoubleType))
+
+
+class V:
+    """A value of the machine code being built: a scalar or a vector. Python numbers mix in as constants."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    @property
+    def ir(self) -> Any:
+        return self._value
+
+    @property
+    def type(self) -> Any:
+        return self.ir.type
+
+    def _with(self, other: Any, on_floats: str, on_ints: str) -> "V":
+        b, kind = Emission.builder, self.type
+        return V(getattr(b, on_floats if _is_float(kind) else on_ints)(self.ir, constant(other, kind).ir))
+
+    def __add__(self, other: Any) -> "V":
+        return self._with(other, "fadd", "add")
+
+    def __sub__(self, other: Any) -> "V":
+        return self._with(other, "fsub", "sub")
+
+    def __mul__(self, other: Any) -> "V":
+        return self._with(other, "fmul", "mul")
+
+    def __radd__(self, other: Any) -> "V":
+        return constant(other, self.type) + self
+
+    def __rsub__(self, other: Any) -> "V":
+        return constant(other, self.type) - self
+
+    def __rmul__(self, other: Any) -> "V":
+        return constant(other, self.type) * self
+
+    def __truediv__(self, other: Any) -> "V":
+        return self._with(other, "fdiv", "sdiv")
+
+    def __rtruediv__(self, other: Any) -> "V":
+        return constant(other, self.type) / self
+
+    def __floordiv__(self, other: Any) -> "V":
+        """Integers only, rounding towards zero."""
+        return self._with(other, "fdiv", "sdiv")
+
+    def __mod__(self, other: Any) -> "V":
+        return self._with(other, "frem", "srem")
+
+    def __and__(self, other: Any) -> "V":
+        return self._with(other, "and_", "and_")
+
+    def __or__(self, other: Any) -> "V":
+        return self._with(other, "or_", "or_")
+
+    def __xor__(self, other: Any) -> "V":
+        return self._with(other, "xor", "xor")
+
+    def __lshift__(self, other: Any) -> "V":
+        return self._with(other, "shl", "shl")
+
+    def __rshift__(self, other: Any) -> "V":
+        """Logical: zeros come in from above."""
+        return self._with(other, "lshr", "lshr")
+
+    def _compared(self, relation: str, other: Any) -> "V":
+        b, kind = Emission.builder, self.type
+        compare = b.fcmp_ordered if _is_float(kind) else b.icmp_signed
+        return V(compare(relation, self.ir, constant(other, kind).ir))
+
+    def __lt__(self, other: Any) -> "V":
+        return self._compared("<", other)
+
+    def __le__(self, other: Any) -> "V":
+        return self._compared("<=", other)
+
+    def __gt__(self, other: Any) -> "V":
+        return self._compared(">", other)
+
+    def __ge__(self, other: Any) -> "V":
+        return self._compared(">=", other)
+
+    def equals(self, other: Any) -> "V":
+        return self._compared("==", other)
+
+
+class Var(V):
+    """A register: `set` changes it, reading gives its value at that point of the machine code."""
+
+    def __init__(self, start: V) -> None:
+        self._slot = cgutils.alloca_once(Emission.builder, start.type)
+        self.set(start)
+
+    @property
+    def ir(self) -> Any:
+        return Emission.builder.load(self._slot)
+
+    @property
+    def type(self) -> Any:
+        return self._slot.allocated_type
+
+    def set(self, value: Any) -> None:
+        Emission.builder.store(constant(value, self.type).ir, self._slot)
+
+    def __iadd__(self, other: Any) -> "Var":
+        self.set(self + other)
+        return self
+
+
+def constant(value: Any, kind: Any) -> V:
+    """`value` itself if it is a V already, else the Python number as a constant of LLVM type `kind`."""
+    if isinstance(value, V):
+        return value
+    value = float(value) if _is_float(kind) else int(value)
+    if isinstance(kind, ir.VectorType):
+        return V(ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count))
+    return V(ir.Constant(kind, value))
+
+
+def integer(value: int) -> V:
+    return constant(value, I64)
+
+
+def zeros(kind: Vector) -> V:
+    return constant(0, kind.ir)
+
+
+def loop(start: Any, stop: Any = None, step: int = 1) -> Iterator[V]:
+    """`for i in loop(stop)`, `loop(start, stop, step)`: a loop of the machine; the body runs once in Python to emit it.
+
+    It may not be left early with break or return."""
+    b = Emission.builder
+    first, last = (integer(0), start) if stop is None else (constant(start, I64), stop)
+    index = Var(first)
+    head, body, after = (b.append_basic_block(name) for name in ("loop", "body", "after"))
+    b.branch(head)
+    b.position_at_end(head)
+    b.cbranch((index < last).ir, body, after)
+    b.position_at_end(body)
+    yield V(index.ir)
+    index += step
+    b.branch(head)
+    b.position_at_end(after)
+
+
+@contextmanager
+def when(condition: V) -> Iterator[None]:
+    """`with when(x > 0):` the body is done only where the scalar condition holds."""
+    with Emission.builder.if_then(condition.ir):
+        yield
+
+
+class Micro:
+    """A micro-kernel: called from jitted code it becomes its machine code in place; called with Vs it emits there."""
+
+    def __init__(self, body: Callable[..., V | None], given: tuple[Any, ...], returns: Any) -> None:
+        self.body, self.given, self.returns = body, given, returns
+        self.__name__, self.__doc__ = body.__name__, body.__doc__
+        expected = len(signature(body).parameters)
+        assert expected == len(given), f"{body.__name__} declares {len(given)} types for {expected} parameters"
+        infer_global(self, types.Function(template(self, self._typed)))
+        lower_builtin(self, types.VarArg(types.Any))(self._lowered)
+
+    def _typed(self, found: tuple[Any, ...]) -> Any:
+        if len(found) != len(self.given):
+            return None
+        kinds = [types.unliteral(f) if g is Any else g for f, g in zip(found, self.given, strict=True)]
+        fixed = self.returns is None or isinstance(self.returns, types.Type)
+        return typing_signature(self.returns if fixed else self.returns(*kinds), *kinds)
+
+    def _lowered(self, context: Any, builder: Any, typing: Any, args: Any) -> Any:
+        with writing_to(builder):
+            result = self.body(*(V(arg) for arg in args))
+            return context.get_dummy_value() if result is None else result.ir
+
+    def __call__(self, *args: Any) -> Any:
+        lifted = (
+            given if isinstance(given, V) or kind is Any else constant(given, _ir_type(kind))
+            for given, kind in zip(args, self.given, strict=True)
+        )
+        return self.body(*lifted)
+
+
+def template(operation: Any, typed: Callable[[tuple[Any, ...]], Any]) -> Any:
+    """What Numba asks for the signature of a call."""
+
+    class Template(AbstractTemplate):
+        key = operation
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            return None if kws else typed(args)
+
+    return Template
+
+
+def _ir_type(kind: Any) -> Any:
+    return kind.ir if isinstance(kind, Vector) else {int64: I64, int32: I32, float32: F32}[kind]
+
+
+def micro(*given: Any, returns: Any = void) -> Callable[[Callable[..., V | None]], Micro]:
+    """Declare a micro-kernel: the Numba type of each argument (Any: as given) and of the result (or a function of the
+    argument types). Jitted callers' numbers are cast to these types."""
+    return lambda body: Micro(body, given, returns)
+
+
+def call(name: str, returns: Any, *args: V) -> V:
+    """Call an LLVM intrinsic or an external C function by name."""
+    b = Emission.builder
+    values = [arg.ir for arg in args]
+    function = cgutils.get_or_insert_function(b.module, ir.FunctionType(returns, [v.type for v in values]), name)
+    return V(b.call(function, values))
+
+
+def shuffle(a: V, lanes: list[int]) -> V:
+    b = Emission.builder
+    order = ir.Constant(ir.VectorType(I32, len(lanes)), lanes)
+    return V(b.shuffle_vector(a.ir, ir.Constant(a.type, ir.Undefined), order))
+
+
+def bits(a: V, kind: Any) -> V:
+    """The same bits as another LLVM type."""
+    return V(Emission.builder.bitcast(a.ir, kind))
+
+
+def lanes_of(like: V, lane: ir.Type) -> Any:
+    """The type with as many lanes as `like` has, of another kind."""
+    return ir.VectorType(lane, like.type.count) if isinstance(like.type, ir.VectorType) else lane

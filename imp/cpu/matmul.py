@@ -1,0 +1,221 @@
+"""y = x W^T [+ bias] [+ y]: one kernel for each weight layout of pack.py.
+
+Integer layouts multiply bytes: activations come quantised to int8 with a scale for every 32 columns, packed so that all
+addresses of a tile are a base plus constants. A *tile* is TILE tokens; block b of a tile is one record (see
+`tile_block`): [TILE][32] int8, [TILE] float32 scales, [TILE] float32 scale * sum of the 32 integers (what a weight's
+minimum is multiplied by). One vector of weights is 4 columns of 8 rows, and meets the 4 activations of a token
+broadcast to all rows, so nothing is ever summed across a register. Float layouts take float32 rows as they are.
+
+A token's result is the same bits in whatever tile, batch, share or thread it is computed: the float operations of one
+output are always block after block in one accumulator. Order of work: a unit is a run of row groups for up to
+TOKENS_AT_ONCE tokens; their activations stay in L2 while each group, in L1, meets tile after tile.
+"""
+
+from __future__ import annotations
+
+from .pack import BLOCK, LAYOUTS, Layout
+from .program import Kernel, count, kernel
+from .simd import (
+    V,
+    Var,
+    absolute_i8,
+    broadcast_f32,
+    broadcast_i8x4,
+    dot_pairs_u8i8,
+    f32x8,
+    fma,
+    int64,
+    load_bf16x8,
+    load_f16x8,
+    load_f32,
+    load_f32x8,
+    load_i8x32,
+    loop,
+    micro,
+    nibbles,
+    prefetch,
+    signed_as,
+    store,
+    store_f32,
+    sum_pairs_i16,
+    to_float,
+    when,
+    word,
+    zeros,
+)
+
+TILE = 4  # more tokens than this need more registers than AVX2 has
+TOKENS_AT_ONCE = 128
+TILE_SCALES = TILE * BLOCK  # offset of the scales in a tile's block
+TILE_SUMS = TILE_SCALES + TILE * 4
+TILE_BLOCK_BYTES = TILE_SUMS + TILE * 4
+UNIT_BYTES = 64 << 10  # of weights: small enough to share well, large enough to stream (32 KiB costs 8 % at decode)
+AHEAD = 2048  # bytes the prefetch runs ahead of the weights; 1 to 4 KiB are the same within the noise
+
+# Argument block
+WEIGHT, INPUT_BLOCKS, OUTPUTS, GROUP_BYTES, GROUPS, GROUPS_PER_UNIT = range(6)
+X, X_STRIDE, Y, Y_STRIDE, BIAS, ADD, TOKENS_WORD = range(6, 13)
+
+
+TILE_ARGUMENTS = (int64,) * 9
+
+
+def quantised_bytes(tokens: int, columns: int) -> int:
+    """Size of packed activations."""
+    return -(-tokens // TILE) * (columns // BLOCK) * TILE_BLOCK_BYTES
+
+
+def _nibble_sums(layout: Layout, weights: V, x: V, tokens: int) -> list[list[V]]:
+    """Eight products of at most 15 * 127 twice fit in 16 bits, so one widening serves the whole block."""
+    pairs: list[V | None] = [None] * tokens
+    for v in range(4):
+        low, high = nibbles(load_i8x32(weights + v * 32))
+        for quad, q in ((v, low), (v + 4, high)):
+            for t in range(tokens):
+                product = dot_pairs_u8i8(q, broadcast_i8x4(x + (t * BLOCK + quad * 4)))
+                before = pairs[t]
+                pairs[t] = product if before is None else before + product
+    return [[sum_pairs_i16(p)] for p in pairs]
+
+
+def _small_byte_sums(layout: Layout, weights: V, x: V, tokens: int) -> list[list[V]]:
+    """Integers of 0 to 31: four products of at most 31 * 127 twice fit in 16 bits."""
+    sums: list[V | None] = [None] * tokens
+    for first in (0, 4):
+        pairs: list[V | None] = [None] * tokens
+        for quad in range(first, first + 4):
+            q = load_i8x32(weights + quad * 32)
+            for t in range(tokens):
+                product = dot_pairs_u8i8(q, broadcast_i8x4(x + (t * BLOCK + quad * 4)))
+                before = pairs[t]
+                pairs[t] = product if before is None else before + product
+        for t, p in enumerate(pairs):
+            before = sums[t]
+            sums[t] = sum_pairs_i16(p) if before is None else before + sum_pairs_i16(p)
+    return [[s] for s in sums if s is not None]
+
+
+def _byte_sums(layout: Layout, weights: V, x: V, tokens: int) -> list[list[V]]:
+    """|w| times x with w's sign: the instruction wants one side unsigned."""
+    sums: list[list[V | None]] = [[None] * layout.scales for _ in range(tokens)]
+    for quad in range(8):
+        q = load_i8x32(weights + quad * 32)
+        size = absolute_i8(q)
+        part = quad * layout.scales // 8
+        for t in range(tokens):
+            turned = signed_as(broadcast_i8x4(x + (t * BLOCK + quad * 4)), q)
+            product = sum_pairs_i16(dot_pairs_u8i8(size, turned))
+            before = sums[t][part]
+            sums[t][part] = product if before is None else before + product
+    return sums  # type: ignore[return-value]
+
+
+def _integer_tile(layout: Layout, tokens: int):
+    block_sums = _nibble_sums if layout.bits == 4 else _small_byte_sums if layout.minimum else _byte_sums
+    fields = {name: layout.record.fields[name][1] for name in layout.record.names}  # type: ignore[index, union-attr]
+
+    @micro(*TILE_ARGUMENTS)
+    def tile(weight: V, x: V, x_stride: V, blocks: V, out: V, out_stride: V, bias: V, y: V, y_stride: V) -> None:
+        sums = [[Var(zeros(f32x8))] for _ in range(tokens)]
+        w, x = Var(weight), Var(x)
+        for _ in loop(blocks):
+            here, at = V(w.ir), V(x.ir)
+            for line in range(0, layout.record.itemsize, 64):
+                prefetch(here + (AHEAD + line))
+            integers = block_sums(layout, here + fields["q"], at, tokens)
+            scales = [load_f16x8(here + fields[name]) for name in ("d", "d1")[: layout.scales]]
+            if layout.bias:
+                offset = scales[0] * -float(layout.bias)
+            elif layout.minimum:
+                offset = load_f16x8(here + fields["m"])
+            for t in range(tokens):
+                (total,) = sums[t]
+                x_scale = broadcast_f32(at + (TILE_SCALES + t * 4))
+                for scale, integer in zip(scales, integers[t], strict=True):
+                    total.set(fma(scale * x_scale, to_float(integer), total))
+                if layout.bias or layout.minimum:
+                    total.set(fma(offset, broadcast_f32(at + (TILE_SUMS + t * 4)), total))
+            w += layout.record.itemsize
+            x += TILE_BLOCK_BYTES
+        _finish(sums, out, out_stride, bias, y, y_stride)
+
+    return tile
+
+
+def _float_tile(layout: Layout, tokens: int):
+    load, half = {"f16": (load_f16x8, 16), "bf16": (load_bf16x8, 16), "f32": (load_f32x8, 32)}[layout.name]
+
+    @micro(*TILE_ARGUMENTS)
+    def tile(weight: V, x: V, x_stride: V, blocks: V, out: V, out_stride: V, bias: V, y: V, y_stride: V) -> None:
+        sums = [[Var(zeros(f32x8)), Var(zeros(f32x8))] for _ in range(tokens)]
+        rows = [x + x_stride * t for t in range(tokens)]
+        for column in loop(blocks):
+            here = weight + column * layout.record.itemsize
+            prefetch(here + AHEAD)
+            halves = [load(here), load(here + half)]
+            for row, total in zip(rows, sums, strict=True):
+                value = broadcast_f32(row + column * 4)
+                for part, w in zip(total, halves, strict=True):
+                    part.set(fma(w, value, part))
+        _finish(sums, out, out_stride, bias, y, y_stride)
+
+    return tile
+
+
+def _finish(sums: list[list[Var]], out: V, out_stride: V, bias: V, residual: V, residual_stride: V) -> None:
+    """Store the outputs of a group for each token, plus bias and residual where their addresses are not 0."""
+    for t, parts in enumerate(sums):
+        for i, total in enumerate(parts):
+            with when(bias > 0):
+                total.set(total + load_f32x8(bias + i * 32))
+            with when(residual > 0):
+                total.set(total + load_f32x8(residual + (residual_stride * t + i * 32)))
+            store(out + (out_stride * t + i * 32), V(total.ir))
+
+
+@count
+def matmul_units(args, step):
+    tokens = word(step, word(args, TOKENS_WORD))
+    shares = (word(args, GROUPS) + word(args, GROUPS_PER_UNIT) - 1) // word(args, GROUPS_PER_UNIT)
+    return (tokens + TOKENS_AT_ONCE - 1) // TOKENS_AT_ONCE * shares
+
+
+def _matmul(layout: Layout) -> Kernel:
+    make = _integer_tile if layout.integers else _float_tile
+    tile1, tile2, tile3, tile4 = (make(layout, tokens) for tokens in (1, 2, 3, TILE))
+    packed, rows = layout.integers, layout.rows
+
+    @kernel(matmul_units, name=f"matmul.{layout.name}")
+    def matmul(args, step, unit, scratch):
+        groups, share = word(args, GROUPS), word(args, GROUPS_PER_UNIT)
+        shares = (groups + share - 1) // share
+        blocks, x_stride, y_stride = word(args, INPUT_BLOCKS), word(args, X_STRIDE), word(args, Y_STRIDE)
+        start = unit // shares * TOKENS_AT_ONCE
+        stop = min(start + TOKENS_AT_ONCE, word(step, word(args, TOKENS_WORD)))
+        first = unit % shares * share
+        for group in range(first, min(first + share, groups)):
+            weight = word(args, WEIGHT) + group * word(args, GROUP_BYTES)
+            bias = word(args, BIAS) + group * rows * 4 if word(args, BIAS) != 0 else 0
+            whole = (group + 1) * rows <= word(args, OUTPUTS)
+            for t in range(start, stop, TILE):
+                x = word(args, X) + (t // TILE * blocks * TILE_BLOCK_BYTES if packed else t * x_stride)
+                y = word(args, Y) + t * y_stride + group * rows * 4
+                residual = y if word(args, ADD) != 0 else 0
+                out, out_stride = (y, y_stride) if whole else (scratch, 64)
+                if stop - t >= TILE:
+                    tile4(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
+                elif stop - t == 1:
+                    tile1(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
+                elif stop - t == 2:
+                    tile2(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
+                else:
+                    tile3(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
+                if not whole:  # the columns behind belong to another part of the row
+                    for row in range(min(TILE, stop - t)):
+                        for column in range(word(args, OUTPUTS) - group * rows):
+                            store_f32(y + row * y_stride + column * 4, load_f32(scratch + row * 64 + column * 4))
+
+    return matmul
+
+
+MATMULS = {name: _matmul(layout) for name, layout in LAYOUTS.items()}

@@ -1,0 +1,359 @@
+"""The CPU backend: records a model's forward once into an op program and replays it for every step.
+
+Owns the recording (which kernel an op becomes, which buffers it reads and writes, in which form) and the memory of a
+loaded model: packed weights, KV cache, buffers, logits. The kernels are in the other files of the package.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..model.inputs import StepInputs
+from ..model.ops import Attention, Linear, Model, Norm, StepLimits
+from ..model.sampling import Drawn, SamplingPlan
+from ..weights.checkpoint import Weight
+from .attention import AttentionWork
+from .cache import CompiledKernels, Progress, compile_all
+from .matmul import MATMULS, UNIT_BYTES, quantised_bytes
+from .pack import Arena, Packed
+from .pointwise import EMBEDS, GLUS, KV_BLOCK, norm, norm_add, norm_wanted, quantise, rotate_store, softcap
+from .program import (
+    STEP_CONTEXTS,
+    STEP_POSITIONS,
+    STEP_ROW_STARTS,
+    STEP_ROWS,
+    STEP_SLOTS,
+    STEP_TABLE,
+    STEP_TABLE_STARTS,
+    STEP_TOKEN_IDS,
+    STEP_TOKENS,
+    STEP_WANTED,
+    STEP_WANTED_IDS,
+    Argument,
+    Buffer,
+    Kernel,
+    Op,
+    Program,
+    build,
+)
+from .sample import Sampler
+from .simd import detect
+from .threads import Threads
+
+LANES = 8  # rows of floats are whole vectors
+
+
+def _stride(columns: int) -> int:
+    """Bytes from one row of floats to the next."""
+    return -(-columns // LANES) * LANES * 4
+
+
+def _vector(values: np.ndarray) -> np.ndarray:
+    """float32, filled with zeros so that whole vectors of 16 may be read at its end."""
+    padded = np.zeros(len(values) + 16, np.float32)
+    padded[: len(values)] = values
+    return padded
+
+
+class Activation:
+    """What an op made, [rows, columns]: as float32 rows, quantised in tiles, or both, whichever later ops ask for.
+
+    Its maker's argument block has a place for each form it can write itself; the first request fills it. A form the
+    maker cannot write is made by an op of its own."""
+
+    def __init__(self, rows: int, columns: int, floats: Buffer | None = None) -> None:
+        self.rows, self.columns = rows, columns
+        self.floats = floats
+        self.tiles: Buffer | None = None
+        self.maker: Op | None = None
+        self.floats_at = self.tiles_at = 0  # places in the maker's arguments
+
+    @property
+    def stride(self) -> int:
+        return _stride(self.columns)
+
+    def made_by(self, op: Op, floats_at: int, tiles_at: int) -> Activation:
+        self.maker, self.floats_at, self.tiles_at = op, floats_at, tiles_at
+        return self
+
+
+class Recorder:
+    """model.ops.Ops whose calls append to `ops`. Weights are collected in `weights` and packed afterwards."""
+
+    def __init__(self, limits: StepLimits, threads: int, planes: Sequence[tuple[int, int]], logits: np.ndarray) -> None:
+        self.limits, self.threads = limits, threads
+        self.planes = planes  # of each layer: address of its KV cache, bytes of a block in it
+        self.logits_out = logits
+        self.ops: list[Op] = []
+        self.weights: dict[Weight, Packed] = {}
+        self.work = AttentionWork.sized(limits)
+        self._append(self.work.planned())
+
+    # -- Ops -------------------------------------------------------------------------------------
+
+    def embed(self, table: Weight, scale: float = 1.0) -> Activation:
+        packed = self._packed(table)
+        out = self._floats(packed.inputs, "residual")
+        assert out.floats
+        args = (packed, packed.blocks, packed.group_bytes, float(scale), out.floats, out.stride)
+        self._record(EMBEDS[packed.layout.name], args, writes=[out.floats], joins=True)
+        return out
+
+    def norm(self, x: Activation, norm_: Norm) -> Activation:
+        return self._norm(norm, x, norm_, self.limits.tokens)
+
+    def linear(self, x: Activation, linear: Linear) -> Activation:
+        out = self._floats(linear.outputs, "linear")
+        self._matmul(x, linear, out, add=False)
+        return out
+
+    def linear_add(self, x: Activation, linear: Linear, residual: Activation) -> Activation:
+        out = self._again(residual)
+        self._matmul(x, linear, out, add=True)
+        return out
+
+    def norm_add(self, x: Activation, norm_: Norm, residual: Activation) -> Activation:
+        source, out = self._as_floats(x), self._again(residual)
+        assert out.floats
+        weight = _vector(norm_.weight)
+        args = (source, x.stride, x.columns, weight, float(norm_.eps), out.floats, out.stride)
+        self._record(norm_add, args, reads=[source, out.floats], writes=[out.floats])
+        return out
+
+    def rotate_store(self, qkv: Activation, attention: Attention) -> Activation:
+        a, source = attention, self._as_floats(qkv)
+        q = self._floats(a.heads * a.head_dim, "q")
+        assert q.floats
+        plane, block_bytes = self.planes[a.layer]
+        rope = a.rope
+        if rope is None:
+            turn: tuple[Argument, ...] = (0, 0, 0)
+        else:
+            turn = (_rows(rope.cos), _rows(rope.sin), rope.cos.shape[1])
+        norms: list[Argument] = []
+        for each in (a.q_norm, a.k_norm):
+            norms += [0, 0.0] if each is None else [_vector(each.weight), float(each.eps)]
+        args = (source, qkv.stride, q.floats, a.heads, a.kv_heads, a.head_dim, *turn, *norms, plane, block_bytes)
+        self._record(rotate_store, args, reads=[source], writes=[q.floats])
+        return q
+
+    def attend(self, q: Activation, attention: Attention) -> Activation:
+        ops, out = self.work.attended(self._as_floats(q), attention, *self.planes[attention.layer])
+        for op in ops:
+            self._append(op)
+        return Activation(self.limits.tokens, attention.heads * attention.head_dim, out)
+
+    def glu(self, gate_up: Activation, activation: str) -> Activation:
+        source = self._as_floats(gate_up)
+        out = Activation(self.limits.tokens, gate_up.columns // 2)
+        args: list[Argument] = [source, gate_up.stride, out.columns, 0, out.stride, 0]
+        return out.made_by(self._record(GLUS[activation], args, reads=[source]), floats_at=3, tiles_at=5)
+
+    def logits(self, x: Activation, norm_: Norm, head: Linear, softcap_: float | None = None) -> None:
+        rows, columns = self.logits_out.shape
+        assert columns == head.outputs, "the head has as many outputs as the model says"
+        wanted = self._norm(norm_wanted, x, norm_, rows)
+        self._products(wanted, head, self.logits_out, columns * 4, False, STEP_WANTED)
+        if softcap_ is not None:
+            self._record(softcap, (self.logits_out, columns * 4, columns, float(softcap_)))
+
+    # -- recording -------------------------------------------------------------------------------
+
+    def _record(
+        self,
+        kernel: Kernel,
+        args: Sequence[Argument],
+        reads: Sequence[Buffer] = (),
+        writes: Sequence[Buffer] = (),
+        joins: bool = False,
+    ) -> Op:
+        return self._append(Op(kernel, args, list(reads), list(writes), joins))
+
+    def _append(self, op: Op) -> Op:
+        self.ops.append(op)
+        return op
+
+    def _packed(self, weight: Weight) -> Packed:
+        return self.weights.setdefault(weight, Packed(weight))
+
+    def _floats(self, columns: int, name: str) -> Activation:
+        rows = self.limits.tokens
+        return Activation(rows, columns, Buffer(rows * _stride(columns), name))
+
+    def _again(self, residual: Activation) -> Activation:
+        """The same memory with new contents: forms made of the old ones do not count."""
+        return Activation(residual.rows, residual.columns, self._as_floats(residual))
+
+    def _as_floats(self, x: Activation) -> Buffer:
+        if x.floats is None:
+            assert x.maker is not None
+            x.floats = Buffer(x.rows * x.stride, f"{x.maker.kernel.name} out")
+            _fill_place(x.maker, x.floats_at, x.floats)
+        return x.floats
+
+    def _as_tiles(self, x: Activation) -> Buffer:
+        if x.tiles is None:
+            x.tiles = Buffer(quantised_bytes(x.rows, x.columns), "tiles")
+            if x.maker is not None:
+                _fill_place(x.maker, x.tiles_at, x.tiles)
+            else:
+                assert x.floats is not None
+                args = (x.floats, x.stride, x.columns, x.tiles)
+                self._record(quantise, args, reads=[x.floats], writes=[x.tiles])
+        return x.tiles
+
+    def _norm(self, kernel: Kernel, x: Activation, norm_: Norm, rows: int) -> Activation:
+        source = self._as_floats(x)
+        out = Activation(rows, x.columns)
+        args: list[Argument] = [source, x.stride, x.columns, _vector(norm_.weight), float(norm_.eps), 0, out.stride, 0]
+        return out.made_by(self._record(kernel, args, reads=[source]), floats_at=5, tiles_at=7)
+
+    def _matmul(self, x: Activation, linear: Linear, out: Activation, add: bool) -> None:
+        assert out.floats
+        self._products(x, linear, out.floats, out.stride, add, STEP_TOKENS)
+
+    def _products(
+        self, x: Activation, linear: Linear, out: Buffer | np.ndarray, stride: int, add: bool, tokens_word: int
+    ) -> None:
+        """One op for each part; the parts write neighbouring columns and run side by side."""
+        parts = [self._packed(part) for part in linear.parts]
+        sources = [self._as_tiles(x) if part.layout.integers else self._as_floats(x) for part in parts]
+        bias = None if linear.bias is None else _vector(linear.bias)
+        touched = [out] if isinstance(out, Buffer) else []
+        column = 0
+        for i, (part, source) in enumerate(zip(parts, sources, strict=True)):
+            weight = (part, part.blocks, part.outputs, part.group_bytes, part.groups, self._groups_per_unit(part))
+            place = (source, x.stride, _Offset(out, column * 4), stride)
+            args: tuple[Argument, ...] = (*weight, *place, 0 if bias is None else bias[column:], int(add), tokens_word)
+            reads = [source, *(touched if add else [])]
+            self._record(MATMULS[part.layout.name], args, reads, touched, joins=i > 0)
+            column += part.outputs
+
+    def _groups_per_unit(self, part: Packed) -> int:
+        fair = -(-part.groups // (4 * self.threads))
+        return max(1, min(UNIT_BYTES // part.group_bytes, fair))
+
+
+class _Offset:
+    """An address some bytes into a buffer or an array."""
+
+    def __init__(self, base: Buffer | np.ndarray, offset: int) -> None:
+        self.base, self.offset = base, offset
+
+    @property
+    def address(self) -> int:
+        base = self.base
+        return (base.ctypes.data if isinstance(base, np.ndarray) else base.address) + self.offset
+
+
+def _fill_place(op: Op, at: int, buffer: Buffer) -> None:
+    assert isinstance(op.args, list) and isinstance(op.writes, list)
+    op.args[at] = buffer
+    op.writes.append(buffer)
+
+
+def _rows(table: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(table, np.float32)
+
+
+class CpuBackend:
+    """model.ops.Backend on this machine's cores."""
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        threads: int | None = None,
+        cache_dir: Path = Path("~/.cache/imp"),
+        features: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """threads: in all, the caller's included; None: one for each core this process may use. Compiled kernels are
+        kept under cache_dir. features: "avx2" or "portable"; None: what the machine has. progress: told of kernels as
+        they become ready (ready, wanted)."""
+        self.thread_count = threads or _cores()
+        self.features = features or detect()
+        self.progress = progress
+        self.kernels = CompiledKernels(cache_dir.expanduser(), self.features)
+        self._threads: Threads | None = None
+        self._sampler: Sampler | None = None
+
+    def describe(self) -> str:
+        """One line for people."""
+        return f"cpu, {self.thread_count} threads, {self.features}"
+
+    def kv_block_bytes(self, model: Model, block_size: int) -> int:
+        return sum(2 * 2 * block_size * kv.kv_heads * kv.head_dim for kv in model.kv_layers)
+
+    def load(self, model: Model, limits: StepLimits) -> None:
+        """Record, pack, compile. Raises ValueError where the model's shapes are outside what the kernels do."""
+        _check(model, limits)
+        self.close()
+        self.limits = limits
+        self._kv = np.zeros(self.kv_block_bytes(model, KV_BLOCK) * limits.blocks + 64, np.uint8)
+        self._logits = np.zeros((limits.logit_rows, model.vocab), np.float32)
+        recorder = Recorder(limits, self.thread_count, self._planes(model, limits), self._logits)
+        model.forward(recorder)
+        self._arena = Arena(sum(packed.size for packed in recorder.weights.values()))
+        for packed in recorder.weights.values():
+            self._arena.pack(packed)
+        addresses = compile_all(self.kernels, [op.kernel for op in recorder.ops], self.progress)
+        self._program: Program = build(recorder.ops, addresses)
+        self._sampler = Sampler(self.kernels)
+        self._threads = Threads(self.thread_count, self.kernels)
+
+    def _planes(self, model: Model, limits: StepLimits) -> list[tuple[int, int]]:
+        planes, start = [], self._kv.ctypes.data
+        for kv in model.kv_layers:
+            block_bytes = 2 * 2 * KV_BLOCK * kv.kv_heads * kv.head_dim
+            planes.append((start, block_bytes))
+            start += block_bytes * limits.blocks
+        return planes
+
+    def run(self, inputs: StepInputs) -> np.ndarray:
+        assert self._threads, "load comes first"
+        limits = self.limits
+        tokens, rows, wanted = len(inputs.tokens), len(inputs.contexts), len(inputs.wanted)
+        assert tokens <= limits.tokens and rows <= limits.rows and wanted <= limits.logit_rows, "the step is too large"
+        step = self._threads.step
+        step[STEP_TOKENS], step[STEP_ROWS], step[STEP_WANTED] = tokens, rows, wanted
+        step[STEP_TOKEN_IDS] = inputs.tokens.ctypes.data
+        step[STEP_POSITIONS] = inputs.positions.ctypes.data
+        step[STEP_SLOTS] = inputs.slots.ctypes.data
+        step[STEP_ROW_STARTS] = inputs.row_starts.ctypes.data
+        step[STEP_CONTEXTS] = inputs.contexts.ctypes.data
+        step[STEP_TABLE_STARTS] = inputs.table_starts.ctypes.data
+        step[STEP_TABLE] = inputs.table.ctypes.data
+        step[STEP_WANTED_IDS] = inputs.wanted.ctypes.data
+        self._threads.run(self._program)
+        return self._logits[:wanted]
+
+    def sample(self, logits: np.ndarray, plan: SamplingPlan) -> Drawn:
+        assert self._sampler, "load comes first"
+        return self._sampler.sample(logits, plan)
+
+    def close(self) -> None:
+        if self._threads is None:
+            return
+        self._threads.close()
+        self._threads = None
+        del self._program, self._arena, self._kv, self._logits
+
+
+def _cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _check(model: Model, limits: StepLimits) -> None:
+    if limits.block_size != KV_BLOCK:
+        raise ValueError(f"the CPU backend keeps {KV_BLOCK} positions in a KV block, not {limits.block_size}")
+    for layer, kv in enumerate(model.kv_layers):
+        if kv.head_dim % LANES:
+            raise ValueError(f"layer {layer} has heads of {kv.head_dim}, which is not a multiple of {LANES}")

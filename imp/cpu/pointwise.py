@@ -1,0 +1,357 @@
+"""All of a step but matrix products and attention: embedding, norms, gating, rope, storing keys and values, softcap.
+
+Rows of floats are `stride` bytes apart, which is a multiple of 32, so whole vectors may be stored past a row's last
+column. A producer whose result only integer matrices read writes it quantised at once, in the tiles of matmul.py.
+Every kernel handles a token by itself, in a fixed order, so a token's result does not depend on the others.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from .matmul import TILE, TILE_BLOCK_BYTES, TILE_SCALES
+from .pack import BLOCK, LAYOUTS, Layout
+from .program import (
+    STEP_POSITIONS,
+    STEP_SLOTS,
+    STEP_TOKEN_IDS,
+    STEP_TOKENS,
+    STEP_WANTED,
+    STEP_WANTED_IDS,
+    Kernel,
+    count,
+    kernel,
+)
+from .simd import (
+    V,
+    absolute,
+    constant,
+    exp,
+    f32x8,
+    fma,
+    int64,
+    lane,
+    largest,
+    load_bf16,
+    load_f16,
+    load_f32,
+    load_f32x8,
+    load_i8,
+    load_i32,
+    load_u8,
+    maximum,
+    micro,
+    real,
+    splat,
+    store,
+    store_f16,
+    store_f16x8,
+    store_f32,
+    store_i8x8,
+    tanh,
+    to_float,
+    to_int,
+    total,
+    word,
+)
+
+KV_BLOCK = 16  # positions in a block of the KV cache
+GRAIN = 8  # tokens of a unit when there are many
+GLU_COLUMNS = 512  # of a unit; whole quantisation blocks
+CAP_COLUMNS = 4096
+
+
+@njit
+def _units(tokens):
+    return tokens if tokens < 2 * GRAIN else (tokens + GRAIN - 1) // GRAIN
+
+
+@njit
+def _span(unit, tokens):
+    """The tokens of a unit."""
+    if tokens < 2 * GRAIN:
+        return unit, unit + 1
+    return unit * GRAIN, min(unit * GRAIN + GRAIN, tokens)
+
+
+@count
+def per_token(args, step):
+    return _units(word(step, STEP_TOKENS))
+
+
+@micro(int64, int64, int64)
+def _quantise_block(x: V, integers: V, scales: V) -> None:
+    """32 floats -> 32 int8 by the largest magnitude; scale and scale * sum go where the tile has them."""
+    parts = [load_f32x8(x + i * 32) for i in range(4)]
+    sizes = [absolute(part) for part in parts]
+    top = largest(maximum(maximum(sizes[0], sizes[1]), maximum(sizes[2], sizes[3])))
+    # the smallest divisor keeps 127 / top finite: blocks of less are zeros
+    inverse = 127.0 / maximum(splat(top), constant(1e-30, f32x8.ir))
+    rounded = [to_int(part * inverse) for part in parts]
+    for i, part in enumerate(rounded):
+        store_i8x8(integers + i * 8, part)
+    scale = top * (1.0 / 127.0)
+    store(scales, scale)
+    store(scales + TILE * 4, scale * total(to_float((rounded[0] + rounded[1]) + (rounded[2] + rounded[3]))))
+
+
+@njit
+def _quantise(x, token, first, stop, blocks, out):
+    """Columns first..stop of one token's row `x` into its place in the tiles at `out`; `blocks` in a whole row."""
+    tile = out + token // TILE * blocks * TILE_BLOCK_BYTES
+    place = token % TILE
+    for block in range(first // BLOCK, stop // BLOCK):
+        at = tile + block * TILE_BLOCK_BYTES
+        _quantise_block(x + block * BLOCK * 4, at + place * BLOCK, at + TILE_SCALES + place * 4)
+
+
+@kernel(per_token)
+def quantise(args, step, unit, scratch):
+    """args: 0 x, 1 stride, 2 columns, 3 out (tiles)"""
+    first, stop = _span(unit, word(step, STEP_TOKENS))
+    for token in range(first, stop):
+        columns = word(args, 2)
+        _quantise(word(args, 0) + token * word(args, 1), token, 0, columns, columns // BLOCK, word(args, 3))
+
+
+# Embedding
+
+
+def _embed(layout: Layout) -> Kernel:
+    fields = {name: layout.record.fields[name][1] for name in layout.record.names}  # type: ignore[index, union-attr]
+    record, rows, columns_per_record = layout.record.itemsize, layout.rows, layout.columns
+    first_scale, second_scale = fields.get("d", 0), fields.get("d1", fields.get("d", 0))
+    minimum, integers, bias = fields.get("m", -1), fields.get("q", 0), float(layout.bias)
+    nibbles, halves, wide = layout.bits == 4, layout.name == "f16", layout.name == "f32"
+
+    @njit
+    def integer_record(at, side, scale, y):
+        for column in range(BLOCK):
+            quad, byte = column // 4, column % 4
+            if nibbles:
+                value = float(load_u8(at + integers + (quad % 4) * 32 + side * 4 + byte) >> (quad // 4 * 4) & 15) - bias
+            else:
+                value = float(load_i8(at + integers + quad * 32 + side * 4 + byte))
+            value *= load_f16(at + (first_scale if column < BLOCK // 2 else second_scale) + side * 2)
+            if minimum >= 0:
+                value += load_f16(at + minimum + side * 2)
+            store_f32(y + column * 4, value * scale)
+
+    @njit
+    def float_record(at, side, scale, y):
+        if wide:
+            store_f32(y, load_f32(at + side * 4) * scale)
+        elif halves:
+            store_f32(y, load_f16(at + side * 2) * scale)
+        else:
+            store_f32(y, load_bf16(at + side * 2) * scale)
+
+    row = integer_record if layout.integers else float_record
+
+    @kernel(per_token, name=f"pointwise.embed_{layout.name}")
+    def embed(args, step, unit, scratch):
+        """args: 0 table, 1 records in a row, 2 bytes of a group, 3 scale, 4 y, 5 stride"""
+        first, stop = _span(unit, word(step, STEP_TOKENS))
+        for token in range(first, stop):
+            index = load_i32(word(step, STEP_TOKEN_IDS) + token * 4)
+            at = word(args, 0) + index // rows * word(args, 2)
+            y = word(args, 4) + token * word(args, 5)
+            for i in range(word(args, 1)):
+                row(at + i * record, index % rows, real(args, 3), y + i * columns_per_record * 4)
+
+    return embed
+
+
+EMBEDS = {name: _embed(layout) for name, layout in LAYOUTS.items()}
+
+
+# Norms
+
+
+@njit
+def _rms_inverse(x, columns, eps):
+    """1 / sqrt(mean(x^2) + eps)"""
+    a, b = splat(0.0), splat(0.0)
+    whole = columns // 16 * 16
+    for i in range(0, whole, 16):
+        v, w = load_f32x8(x + i * 4), load_f32x8(x + i * 4 + 32)
+        a, b = fma(v, v, a), fma(w, w, b)
+    squares = total(a + b)
+    for i in range(whole, columns):
+        squares += load_f32(x + i * 4) * load_f32(x + i * 4)
+    return np.float32(1.0) / np.sqrt(squares / np.float32(columns) + eps)
+
+
+@njit
+def _scaled(x, weight, columns, factor, y):
+    for i in range(0, columns, 8):
+        store(y + i * 4, load_f32x8(x + i * 4) * splat(factor) * load_f32x8(weight + i * 4))
+
+
+@njit
+def _norm_row(args, x, token, scratch):
+    columns = word(args, 2)
+    stored = word(args, 5) != 0
+    y = word(args, 5) + token * word(args, 6) if stored else scratch
+    _scaled(x, word(args, 3), columns, _rms_inverse(x, columns, real(args, 4)), y)
+    if word(args, 7) != 0:
+        _quantise(y, token, 0, columns, columns // BLOCK, word(args, 7))
+
+
+@kernel(per_token)
+def norm(args, step, unit, scratch):
+    """args: 0 x, 1 stride, 2 columns, 3 weight, 4 eps, 5 y or 0, 6 stride of y, 7 y quantised or 0"""
+    first, stop = _span(unit, word(step, STEP_TOKENS))
+    for token in range(first, stop):
+        _norm_row(args, word(args, 0) + token * word(args, 1), token, scratch)
+
+
+@count
+def per_wanted(args, step):
+    return word(step, STEP_WANTED)
+
+
+@kernel(per_wanted)
+def norm_wanted(args, step, unit, scratch):
+    """The rows that want logits, one after the other. args: as norm's"""
+    token = load_i32(word(step, STEP_WANTED_IDS) + unit * 4)
+    _norm_row(args, word(args, 0) + token * word(args, 1), unit, scratch)
+
+
+@kernel(per_token)
+def norm_add(args, step, unit, scratch):
+    """y += norm(x). args: 0 x, 1 stride, 2 columns, 3 weight, 4 eps, 5 y, 6 stride of y"""
+    first, stop = _span(unit, word(step, STEP_TOKENS))
+    for token in range(first, stop):
+        x, y = word(args, 0) + token * word(args, 1), word(args, 5) + token * word(args, 6)
+        columns, weight = word(args, 2), word(args, 3)
+        factor = splat(_rms_inverse(x, columns, real(args, 4)))
+        for i in range(0, columns, 8):
+            store(y + i * 4, load_f32x8(y + i * 4) + load_f32x8(x + i * 4) * factor * load_f32x8(weight + i * 4))
+
+
+# Gated activations
+
+
+@micro(f32x8, returns=f32x8)
+def _silu(x: V) -> V:
+    return x / (exp(0.0 - x) + 1.0)
+
+
+@micro(f32x8, returns=f32x8)
+def _gelu_tanh(x: V) -> V:
+    """(1 + tanh u) / 2 is 1 / (1 + e^-2u), which loses nothing where tanh u is near -1."""
+    inner = (x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)
+    return x / (exp(inner * -2.0) + 1.0)
+
+
+@count
+def _glu_units(args, step):
+    return word(step, STEP_TOKENS) * ((word(args, 2) + GLU_COLUMNS - 1) // GLU_COLUMNS)
+
+
+def _glu(name: str, activation) -> Kernel:
+    @kernel(_glu_units, name=f"pointwise.glu_{name}")
+    def glu(args, step, unit, scratch):
+        """args: 0 gate_up, 1 stride, 2 columns of y, 3 y or 0, 4 stride of y, 5 y quantised or 0"""
+        columns = word(args, 2)
+        shares = (columns + GLU_COLUMNS - 1) // GLU_COLUMNS
+        token, first = unit // shares, unit % shares * GLU_COLUMNS
+        stop = min(first + GLU_COLUMNS, columns)
+        gate = word(args, 0) + token * word(args, 1)
+        up = gate + columns * 4
+        y = word(args, 3) + token * word(args, 4) if word(args, 3) != 0 else scratch
+        for i in range(first, stop, 8):
+            store(y + i * 4, activation(load_f32x8(gate + i * 4)) * load_f32x8(up + i * 4))
+        if word(args, 5) != 0:
+            _quantise(y, token, first, stop, columns // BLOCK, word(args, 5))
+
+    return glu
+
+
+GLUS = {name: _glu(name, activation) for name, activation in (("silu", _silu), ("gelu_tanh", _gelu_tanh))}
+
+
+# Rope and the KV cache
+
+
+@njit
+def _rotate(x, cos, sin, half):
+    """(x[i], x[i + half]) turn by the angle of column i."""
+    whole = half // 8 * 8
+    for i in range(0, whole, 8):
+        a, b = load_f32x8(x + i * 4), load_f32x8(x + (i + half) * 4)
+        c, s = load_f32x8(cos + i * 4), load_f32x8(sin + i * 4)
+        store(x + i * 4, a * c - b * s)
+        store(x + (i + half) * 4, b * c + a * s)
+    for i in range(whole, half):
+        a, b = load_f32(x + i * 4), load_f32(x + (i + half) * 4)
+        c, s = load_f32(cos + i * 4), load_f32(sin + i * 4)
+        store_f32(x + i * 4, a * c - b * s)
+        store_f32(x + (i + half) * 4, b * c + a * s)
+
+
+@njit
+def _prepared(args, x, y, norm_weight, eps, position):
+    """One head from x to y: norm where there is a weight, rope where there are tables."""
+    d, half = word(args, 5), word(args, 8)
+    if norm_weight != 0:
+        _scaled(x, norm_weight, d, _rms_inverse(x, d, eps), y)
+    else:
+        for i in range(0, d, 8):
+            store(y + i * 4, load_f32x8(x + i * 4))
+    if half != 0:
+        _rotate(y, word(args, 6) + position * half * 4, word(args, 7) + position * half * 4, half)
+
+
+@kernel(per_token)
+def rotate_store(args, step, unit, scratch):
+    """args: 0 qkv, 1 stride, 2 q out [T, H*d], 3 heads, 4 kv heads, 5 head size, 6 cos, 7 sin, 8 their columns or 0,
+    9 q norm or 0, 10 its eps, 11 k norm or 0, 12 its eps, 13 the layer's cache, 14 bytes of a block in it.
+
+    A kv head of a block is K [d][KV_BLOCK] then V [KV_BLOCK][d], halves."""
+    heads, kv_heads, d = word(args, 3), word(args, 4), word(args, 5)
+    first, stop = _span(unit, word(step, STEP_TOKENS))
+    for token in range(first, stop):
+        position = load_i32(word(step, STEP_POSITIONS) + token * 4)
+        slot = load_i32(word(step, STEP_SLOTS) + token * 4)
+        x = word(args, 0) + token * word(args, 1)
+        for head in range(heads):
+            q = word(args, 2) + (token * heads + head) * d * 4
+            _prepared(args, x + head * d * 4, q, word(args, 9), real(args, 10), position)
+        block = word(args, 13) + slot // KV_BLOCK * word(args, 14)
+        offset = slot % KV_BLOCK
+        for head in range(kv_heads):
+            keys = block + head * 2 * d * KV_BLOCK * 2
+            _prepared(args, x + (heads + head) * d * 4, scratch, word(args, 11), real(args, 12), position)
+            for i in range(d):
+                store_f16(keys + (i * KV_BLOCK + offset) * 2, load_f32(scratch + i * 4))
+            values = keys + (KV_BLOCK + offset) * d * 2
+            v = x + (heads + kv_heads + head) * d * 4
+            for i in range(0, d, 8):
+                store_f16x8(values + i * 2, load_f32x8(v + i * 4))
+
+
+# Logits
+
+
+@count
+def _cap_units(args, step):
+    return word(step, STEP_WANTED) * ((word(args, 2) + CAP_COLUMNS - 1) // CAP_COLUMNS)
+
+
+@kernel(_cap_units)
+def softcap(args, step, unit, scratch):
+    """y = cap * tanh(y / cap). args: 0 y, 1 stride, 2 columns, 3 cap"""
+    columns, cap = word(args, 2), real(args, 3)
+    shares = (columns + CAP_COLUMNS - 1) // CAP_COLUMNS
+    row, first = word(args, 0) + unit // shares * word(args, 1), unit % shares * CAP_COLUMNS
+    stop = min(first + CAP_COLUMNS, columns)
+    whole = first + (stop - first) // 8 * 8
+    for i in range(first, whole, 8):
+        store(row + i * 4, tanh(load_f32x8(row + i * 4) / cap) * cap)
+    for i in range(whole, stop):  # rows of logits touch each other
+        store_f32(row + i * 4, lane(tanh(splat(load_f32(row + i * 4)) / cap) * cap, 0))

@@ -1,0 +1,190 @@
+"""The op program: what a kernel is, and how recorded ops become the table the threads replay.
+
+Kernel convention. A kernel is machine code `void(args, step, unit, scratch)`, all int64:
+  args     address of the op's argument block: one int64 per argument in the order the op was recorded with (read them
+           with `word(args, i)`; Python floats are stored as float64, read with `real(args, i)`; a Buffer or a NumPy
+           array is its address);
+  step     address of the step header, int64 words numbered by the STEP constants below; pointers are to int32 arrays;
+  unit     which share of the op this call does, 0 <= unit < count; calls of one op run at the same time on any thread,
+           so they may not depend on each other;
+  scratch  SCRATCH_BYTES of memory of the calling thread, 64-byte aligned, contents undefined.
+Its count is machine code `int64(args, step)`: how many units the op has in this step (0: the op is skipped).
+
+    @count
+    def per_token(args, step): return word(step, STEP_TOKENS)
+
+    @kernel(per_token)
+    def double(args, step, unit, scratch): ...
+
+The bodies are compiled by Numba in nopython mode and may use everything of simd.py. Addresses are data of the table and
+never constants of the code: compiled kernels are shared by all models and cached on disk. Kernels made by a factory
+pass their own `name`, because a kernel's name must be unique. All kernels run without the GIL and cannot raise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+# Words of the step header: StepInputs, and what attention.py derives from it each step.
+STEP_TOKENS = 0  # T, positions in the step
+STEP_ROWS = 1  # B, sequences
+STEP_WANTED = 2  # R, positions that want logits
+STEP_TOKEN_IDS = 3  # int32* [T]
+STEP_POSITIONS = 4  # int32* [T]
+STEP_SLOTS = 5  # int32* [T]
+STEP_ROW_STARTS = 6  # int32* [B + 1]
+STEP_CONTEXTS = 7  # int32* [B]
+STEP_TABLE_STARTS = 8  # int32* [B + 1]
+STEP_TABLE = 9  # int32* block table
+STEP_WANTED_IDS = 10  # int32* [R]
+STEP_DECODE_WORK, STEP_DECODE_COUNT = 11, 12  # int32* and length; 11 to 17 are attention.py's
+STEP_PREFILL_WORK, STEP_PREFILL_COUNT = 13, 14
+STEP_PARTIALS = 15
+STEP_MERGE_WORK, STEP_MERGE_COUNT = 16, 17
+STEP_WORDS = 32
+
+SCRATCH_BYTES = 1 << 20
+ALIGNMENT = 64
+
+Body = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Count:
+    name: str
+    body: Body  # (args, step) -> units
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    name: str
+    body: Body  # (args, step, unit, scratch)
+    count: Count
+
+
+def _name(body: Body) -> str:
+    return f"{body.__module__.rpartition('.')[2]}.{body.__qualname__}"
+
+
+def count(body: Body) -> Count:
+    return Count(_name(body), body)
+
+
+def kernel(units: Count, name: str | None = None) -> Callable[[Body], Kernel]:
+    return lambda body: Kernel(name or _name(body), body, units)
+
+
+class Buffer:
+    """Memory that ops write and later ops read, opaque to the model. It gets its address when the program is built;
+    buffers that are never alive together share memory."""
+
+    def __init__(self, size: int, name: str) -> None:
+        self.size = size  # bytes
+        self.name = name
+        self.address = 0
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.name}, {self.size} bytes)"
+
+
+class Placed(Protocol):
+    """Anything with an address by the time the program is built: a Buffer, a packed weight."""
+
+    @property
+    def address(self) -> int: ...
+
+
+Argument = int | float | Placed | np.ndarray
+
+
+@dataclass(slots=True, eq=False)
+class Op:
+    """One launch. `reads` and `writes` are the buffers it touches, for their lifetimes. An op that `joins` runs beside
+    the op before it, without a barrier between them."""
+
+    kernel: Kernel
+    args: Sequence[Argument]
+    reads: Sequence[Buffer] = ()
+    writes: Sequence[Buffer] = ()
+    joins: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """`table` [ops, 4] int64: kernel, count and args addresses, and how many ops are in the phase this op opens."""
+
+    table: np.ndarray
+    keep: tuple[Any, ...]  # everything the table points into
+    buffer_bytes: int
+
+
+def build(ops: Sequence[Op], addresses: dict[Kernel | Count, int], pinned: Sequence[Buffer] = ()) -> Program:
+    """Give every buffer its memory and every op its row. `pinned` buffers are never shared and outlive the run."""
+    size = _place(ops, pinned)
+    arena = np.zeros(size + 2 * ALIGNMENT, np.uint8)  # vector loads may look past the last float
+    base = -(-arena.ctypes.data // ALIGNMENT) * ALIGNMENT
+    for buffer in _buffers(ops, pinned):
+        buffer.address += base
+    table = np.zeros((len(ops), 4), np.int64)
+    keep: list[Any] = [arena]
+    opener = 0
+    for i, op in enumerate(ops):
+        opener = opener if op.joins else i
+        block = _block(op.args)
+        keep += [block, op]
+        table[i] = addresses[op.kernel], addresses[op.kernel.count], block.ctypes.data, 0
+        table[opener, 3] += 1
+    return Program(table, tuple(keep), size)
+
+
+def _block(args: Sequence[Argument]) -> np.ndarray:
+    block = np.zeros(max(len(args), 1), np.int64)
+    for i, arg in enumerate(args):
+        if isinstance(arg, np.ndarray):
+            assert arg.flags.c_contiguous, "an argument's array must be contiguous"
+            block[i] = arg.ctypes.data
+        elif isinstance(arg, float):
+            block.view(np.float64)[i] = arg
+        else:
+            block[i] = arg if isinstance(arg, int) else arg.address
+    return block
+
+
+def _buffers(ops: Sequence[Op], pinned: Sequence[Buffer]) -> list[Buffer]:
+    found = dict.fromkeys(pinned)
+    for op in ops:
+        found.update(dict.fromkeys((*op.writes, *op.reads)))
+    return list(found)
+
+
+def _place(ops: Sequence[Op], pinned: Sequence[Buffer]) -> int:
+    """Offsets by first fit in order of birth; the bytes they need. Lifetimes are counted in phases, because the ops of
+    one phase run together."""
+    phase, life = -1, {buffer: [0, math.inf] for buffer in pinned}
+    for op in ops:
+        phase += not op.joins
+        for buffer in (*op.writes, *op.reads):
+            life.setdefault(buffer, [phase, phase])[1] = max(life.get(buffer, [0, 0])[1], phase)
+    placed: list[Buffer] = []
+    top = 0
+    for buffer in sorted(life, key=lambda b: life[b][0]):
+        start, _ = life[buffer]
+        alive = sorted((other for other in placed if life[other][1] >= start), key=lambda other: other.address)
+        offset = 0
+        for other in alive:
+            if offset + buffer.size <= other.address:
+                break
+            offset = max(offset, _aligned(other.address + other.size))
+        buffer.address = offset
+        placed.append(buffer)
+        top = max(top, offset + buffer.size)
+    return _aligned(top)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

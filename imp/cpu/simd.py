@@ -1,0 +1,481 @@
+"""SIMD vocabulary of the kernels: loads and stores, arithmetic, byte products, atomics.
+
+There are two ways to use it, with the same names:
+  * in jitted kernels, `f32x8` and its relatives are ordinary values: `y = fma(load_f32x8(p), splat(2.0), y) + x`;
+  * in a micro-kernel (emit.py), on the values of the machine code being built.
+
+Addresses are int64. Loads and stores need no alignment. Float operations are never reassociated or contracted, so a
+result depends on the order written here and on nothing else. A vector has 8 float lanes whatever the machine: LLVM
+splits it where registers are shorter. AVX2 has instructions no generic IR reaches reliably (pmaddubsw, psignb); with
+features "portable" the same operations are written out in generic IR. The words of emit.py are reachable from here.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core.typing.templates import infer_global
+from numba.core.typing.templates import signature as typing_signature
+from numba.extending import lower_builtin
+
+from .emit import (  # noqa: F401 (see above)
+    F16,
+    F32,
+    F64,
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    VOID,
+    Micro,
+    V,
+    Var,
+    Vector,
+    bits,
+    call,
+    compiling_for,
+    constant,
+    detect,
+    f32x8,
+    float32,
+    i8x32,
+    i16x16,
+    i32x8,
+    int32,
+    int64,
+    integer,
+    lanes_of,
+    loop,
+    mask8,
+    micro,
+    shuffle,
+    template,
+    void,
+    when,
+    writing_to,
+    zeros,
+)
+from .emit import Emission as _Emission
+
+# Memory
+
+
+def load(address: V, kind: Any) -> V:
+    """A value of LLVM type `kind` from any address."""
+    b = _Emission.builder
+    return V(b.load(b.inttoptr(address.ir, kind.as_pointer()), align=1))
+
+
+@micro(int64, Any)
+def store(address: V, value: V) -> None:
+    """Any scalar or vector, as wide as its type."""
+    b, raw = _Emission.builder, value.ir
+    b.store(raw, b.inttoptr(address.ir, raw.type.as_pointer()), align=1)
+
+
+@micro(int64, int64, returns=int64)
+def word(block: V, index: V) -> V:
+    """int64 number `index` of an argument block or of the step header."""
+    return load(block + index * 8, I64)
+
+
+@micro(int64, int64, returns=float32)
+def real(block: V, index: V) -> V:
+    """Word `index` of an argument block, written there as a float64."""
+    return V(_Emission.builder.fptrunc(load(block + index * 8, F64).ir, F32))
+
+
+def _widened(address: V, kind: Any, signed: bool) -> V:
+    b = _Emission.builder
+    raw = load(address, kind).ir
+    return V(b.sext(raw, I64) if signed else b.zext(raw, I64))
+
+
+@micro(int64, returns=int64)
+def load_i32(address: V) -> V:
+    return _widened(address, I32, signed=True)
+
+
+@micro(int64, returns=int64)
+def load_u32(address: V) -> V:
+    return _widened(address, I32, signed=False)
+
+
+@micro(int64, returns=int64)
+def load_i8(address: V) -> V:
+    return _widened(address, I8, signed=True)
+
+
+@micro(int64, returns=int64)
+def load_u8(address: V) -> V:
+    return _widened(address, I8, signed=False)
+
+
+@micro(int64, returns=float32)
+def load_f32(address: V) -> V:
+    return load(address, F32)
+
+
+@micro(int64, returns=types.float64)
+def load_f64(address: V) -> V:
+    return load(address, F64)
+
+
+@micro(int64, returns=float32)
+def load_f16(address: V) -> V:
+    return _from_half(load(address, I16))
+
+
+@micro(int64, returns=float32)
+def load_bf16(address: V) -> V:
+    return bits(V(_Emission.builder.zext(load(address, I16).ir, I32)) << 16, F32)
+
+
+@micro(int64, float32)
+def store_f32(address: V, value: V) -> None:
+    store(address, value)
+
+
+@micro(int64, int32)
+def store_i32(address: V, value: V) -> None:
+    store(address, value)
+
+
+@micro(int64, float32)
+def store_f16(address: V, value: V) -> None:
+    store(address, _to_half(value))
+
+
+@micro(int64, returns=f32x8)
+def load_f32x8(address: V) -> V:
+    return load(address, f32x8.ir)
+
+
+@micro(int64, returns=i32x8)
+def load_i32x8(address: V) -> V:
+    return load(address, i32x8.ir)
+
+
+@micro(int64, returns=i8x32)
+def load_i8x32(address: V) -> V:
+    return load(address, i8x32.ir)
+
+
+@micro(int64, returns=f32x8)
+def load_f16x8(address: V) -> V:
+    """8 halves as floats."""
+    return _from_half(load(address, ir.VectorType(I16, 8)))
+
+
+@micro(int64, returns=f32x8)
+def load_bf16x8(address: V) -> V:
+    """8 bfloat16 as floats."""
+    wide = V(_Emission.builder.zext(load(address, ir.VectorType(I16, 8)).ir, i32x8.ir))
+    return bits(wide << 16, f32x8.ir)
+
+
+@micro(int64, returns=i32x8)
+def load_i8x8(address: V) -> V:
+    """8 signed bytes as int32."""
+    return V(_Emission.builder.sext(load(address, ir.VectorType(I8, 8)).ir, i32x8.ir))
+
+
+@micro(int64, f32x8)
+def store_f16x8(address: V, value: V) -> None:
+    """8 floats as halves, to nearest even."""
+    store(address, _to_half(value))
+
+
+@micro(int64, i32x8)
+def store_i8x8(address: V, value: V) -> None:
+    """The low byte of each lane."""
+    store(address, V(_Emission.builder.trunc(value.ir, ir.VectorType(I8, 8))))
+
+
+def _from_half(h: V) -> V:
+    """float of IEEE half bits (int16 lanes)."""
+    b = _Emission.builder
+    floats, ints = lanes_of(h, F32), lanes_of(h, I32)
+    if _Emission.features == "avx2":
+        return V(b.fpext(b.bitcast(h.ir, lanes_of(h, F16)), floats))
+    wide = V(b.zext(h.ir, ints))
+    # exponents differ by 112; a multiplication moves it and makes subnormals normal
+    magnitude = bits((wide & 0x7FFF) << 13, floats) * 2.0**112
+    whole = bits(magnitude, ints)
+    special = V(b.select(((wide & 0x7C00).equals(0x7C00)).ir, (whole | 0x7F800000).ir, whole.ir))
+    return bits(special | ((wide & 0x8000) << 16), floats)
+
+
+def _to_half(x: V) -> V:
+    """IEEE half bits (int16 lanes) of floats, to nearest even."""
+    b = _Emission.builder
+    if _Emission.features == "avx2":
+        return bits(V(b.fptrunc(x.ir, lanes_of(x, F16))), lanes_of(x, I16))
+    raw = bits(x, lanes_of(x, I32))
+    magnitude = raw & 0x7FFFFFFF
+    normal = (magnitude + (((magnitude >> 13) & 1) + 0xFFF) - (112 << 23)) >> 13
+    # adding 0.5 puts the last bit of a half subnormal at the last bit of the float
+    small = bits(bits(magnitude, lanes_of(x, F32)) + 0.5, lanes_of(x, I32)) - 0x3F000000
+    huge = V(b.select((magnitude > 0x7F800000).ir, constant(0x7E00, raw.type).ir, constant(0x7C00, raw.type).ir))
+    finite = V(b.select((magnitude < 0x38800000).ir, small.ir, normal.ir))
+    half = V(b.select((magnitude >= 0x47800000).ir, huge.ir, finite.ir))
+    return V(b.trunc((half | ((raw >> 16) & 0x8000)).ir, lanes_of(x, I16)))
+
+
+# Making and taking apart vectors
+
+
+def broadcast(scalar: V, count: int) -> V:
+    b, raw = _Emission.builder, scalar.ir
+    vector = ir.VectorType(raw.type, count)
+    first = b.insert_element(ir.Constant(vector, ir.Undefined), raw, ir.Constant(I32, 0))
+    return shuffle(V(first), [0] * count)
+
+
+@micro(float32, returns=f32x8)
+def splat(x: V) -> V:
+    return broadcast(x, 8)
+
+
+@micro(int32, returns=i32x8)
+def splat_i32(x: V) -> V:
+    return broadcast(x, 8)
+
+
+@micro(int64, returns=f32x8)
+def broadcast_f32(address: V) -> V:
+    """The float at an address in every lane."""
+    return broadcast(load(address, F32), 8)
+
+
+@micro(int64, returns=i8x32)
+def broadcast_i8x4(address: V) -> V:
+    """The 4 bytes at an address, 8 times."""
+    return bits(broadcast(load(address, I32), 8), i8x32.ir)
+
+
+@micro(f32x8, int64, returns=float32)
+def lane(v: V, index: V) -> V:
+    return V(_Emission.builder.extract_element(v.ir, index.ir))
+
+
+@micro(i32x8, returns=f32x8)
+def to_float(v: V) -> V:
+    return V(_Emission.builder.sitofp(v.ir, f32x8.ir))
+
+
+@micro(f32x8, returns=i32x8)
+def to_int(v: V) -> V:
+    """To the nearest integer, ties to even."""
+    return V(_Emission.builder.fptosi(rounded(v).ir, i32x8.ir))
+
+
+@micro(f32x8, returns=i32x8)
+def float_bits(v: V) -> V:
+    return bits(v, i32x8.ir)
+
+
+@micro(i32x8, returns=f32x8)
+def bits_float(v: V) -> V:
+    return bits(v, f32x8.ir)
+
+
+# Arithmetic. The operators + - * / & | ^ << >> and comparisons are registered at the end of the file.
+
+
+@micro(f32x8, f32x8, f32x8, returns=f32x8)
+def fma(a: V, b: V, c: V) -> V:
+    """a * b + c, rounded once where the machine can."""
+    name = "llvm.fma.v8f32" if _Emission.features == "avx2" else "llvm.fmuladd.v8f32"
+    return call(name, f32x8.ir, a, b, c)
+
+
+@micro(f32x8, f32x8, returns=f32x8)
+def maximum(a: V, b: V) -> V:
+    """The larger in each lane; where one is NaN, b."""
+    return V(_Emission.builder.select((a > b).ir, a.ir, b.ir))
+
+
+@micro(f32x8, f32x8, returns=f32x8)
+def minimum(a: V, b: V) -> V:
+    """The smaller in each lane; where one is NaN, b."""
+    return V(_Emission.builder.select((a < b).ir, a.ir, b.ir))
+
+
+@micro(f32x8, returns=f32x8)
+def absolute(a: V) -> V:
+    return call("llvm.fabs.v8f32", f32x8.ir, a)
+
+
+@micro(f32x8, returns=f32x8)
+def rounded(a: V) -> V:
+    """To the nearest integer, ties to even."""
+    return call("llvm.nearbyint.v8f32", f32x8.ir, a)
+
+
+@micro(mask8, Any, Any, returns=lambda mask, a, b: a)
+def select(mask: V, a: V, b: V) -> V:
+    """a where the mask is set, else b."""
+    return V(_Emission.builder.select(mask.ir, a.ir, b.ir))
+
+
+def _folded(v: V, combine: Callable[[V, V], V]) -> V:
+    for lanes in ([4, 5, 6, 7, 0, 1, 2, 3], [2, 3, 0, 1, 6, 7, 4, 5], [1, 0, 3, 2, 5, 4, 7, 6]):
+        v = combine(v, shuffle(v, lanes))
+    return V(_Emission.builder.extract_element(v.ir, ir.Constant(I32, 0)))
+
+
+@micro(f32x8, returns=float32)
+def total(v: V) -> V:
+    """Sum of the lanes, always in the same order."""
+    return _folded(v, lambda a, b: a + b)
+
+
+@micro(f32x8, returns=float32)
+def largest(v: V) -> V:
+    return _folded(v, maximum)
+
+
+@micro(f32x8, returns=f32x8)
+def exp(x: V) -> V:
+    """e^x to 2e-7 relative; below -87 the result is the smallest normal number, above 88 it stays e^88.
+
+    x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor polynomial of degree 7, 2^n through the exponent bits."""
+    x = minimum(maximum(x, constant(-87.0, f32x8.ir)), constant(88.0, f32x8.ir))
+    n = rounded(x * 1.4426950408889634)
+    r = fma(n, -0.693359375, x)  # ln 2 in two parts: the first has few bits, so n times it is exact
+    r = fma(n, 2.12194440e-4, r)
+    p = constant(1 / 5040, f32x8.ir)
+    for coefficient in (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0):
+        p = fma(p, r, coefficient)
+    return p * bits((to_int(n) + 127) << 23, f32x8.ir)
+
+
+@micro(f32x8, returns=f32x8)
+def tanh(x: V) -> V:
+    """tanh x to 2e-7 absolute."""
+    return 1.0 - 2.0 / (exp(x * 2.0) + 1.0)
+
+
+# Byte dot products
+
+
+def _pairs_summed(wide: V) -> V:
+    count = wide.type.count
+    return shuffle(wide, list(range(0, count, 2))) + shuffle(wide, list(range(1, count, 2)))
+
+
+@micro(i8x32, i8x32, returns=i16x16)
+def dot_pairs_u8i8(a: V, b: V) -> V:
+    """a[2i] b[2i] + a[2i+1] b[2i+1] in 16 bits: a unsigned, b signed. The caller keeps sums below 2^15."""
+    if _Emission.features == "avx2":
+        return call("llvm.x86.avx2.pmadd.ub.sw", i16x16.ir, a, b)
+    wide, builder = ir.VectorType(I16, 32), _Emission.builder
+    return _pairs_summed(V(builder.zext(a.ir, wide)) * V(builder.sext(b.ir, wide)))
+
+
+@micro(i16x16, returns=i32x8)
+def sum_pairs_i16(a: V) -> V:
+    """a[2i] + a[2i+1] in 32 bits."""
+    if _Emission.features == "avx2":
+        return call("llvm.x86.avx2.pmadd.wd", i32x8.ir, a, constant(1, i16x16.ir))
+    return _pairs_summed(V(_Emission.builder.sext(a.ir, ir.VectorType(I32, 16))))
+
+
+@micro(i8x32, returns=i8x32)
+def absolute_i8(a: V) -> V:
+    """|a| as unsigned bytes (-128 becomes 128)."""
+    return call("llvm.abs.v32i8", i8x32.ir, a, constant(0, I1))
+
+
+@micro(i8x32, i8x32, returns=i8x32)
+def signed_as(a: V, sign: V) -> V:
+    """a where sign > 0, -a where it is negative, 0 where it is 0."""
+    if _Emission.features == "avx2":
+        return call("llvm.x86.avx2.psign.b", i8x32.ir, a, sign)
+    b, none = _Emission.builder, constant(0, i8x32.ir)
+    turned = b.select((sign < 0).ir, (none - a).ir, a.ir)
+    return V(b.select(sign.equals(0).ir, none.ir, turned))
+
+
+def nibbles(packed: V) -> tuple[V, V]:
+    """The low and the high 4 bits of every byte, as bytes."""
+    shifted = bits(bits(packed, i16x16.ir) >> 4, i8x32.ir)
+    return packed & 15, shifted & 15
+
+
+# Threads and the machine
+
+
+@micro(int64, int64, returns=int64)
+def atomic_add(address: V, amount: V) -> V:
+    """Adds to an int64 and returns what was there."""
+    b = _Emission.builder
+    return V(b.atomic_rmw("add", b.inttoptr(address.ir, I64.as_pointer()), amount.ir, "seq_cst"))
+
+
+@micro(int64, returns=int64)
+def atomic_load(address: V) -> V:
+    b = _Emission.builder
+    return V(b.load_atomic(b.inttoptr(address.ir, I64.as_pointer()), "seq_cst", 8))
+
+
+@micro(int64, int64)
+def atomic_store(address: V, value: V) -> None:
+    b = _Emission.builder
+    b.store_atomic(value.ir, b.inttoptr(address.ir, I64.as_pointer()), "seq_cst", 8)
+
+
+@micro()
+def pause() -> None:
+    """Tell the core that this is a waiting loop."""
+    machine = llvm.get_process_triple().split("-")[0]
+    if machine in ("x86_64", "i686"):
+        call("llvm.x86.sse2.pause", VOID)
+    elif machine in ("aarch64", "arm64"):
+        call("llvm.aarch64.hint", VOID, constant(1, I32))
+
+
+@micro(int64)
+def prefetch(address: V) -> None:
+    """Ask for a cache line that will be read soon."""
+    pointer = V(_Emission.builder.inttoptr(address.ir, I8.as_pointer()))
+    call("llvm.prefetch.p0", VOID, pointer, constant(0, I32), constant(3, I32), constant(1, I32))
+
+
+# Operators of jitted code: vector with vector, and vector with number
+
+
+def _register(op: Any, comparison: bool) -> None:
+    def typed(args: tuple[Any, ...]) -> Any:
+        vector = next((arg for arg in args if isinstance(arg, Vector)), None)
+        if len(args) != 2 or vector is None:
+            return None
+        scalar = {F32: float32, I32: int32}.get(vector.lane)
+        given = [arg if isinstance(arg, Vector) else scalar for arg in args]
+        if None in given or any(isinstance(arg, Vector) and arg != vector for arg in args):
+            return None
+        return typing_signature(mask8 if comparison else vector, *given)
+
+    infer_global(op)(template(op, typed))
+
+    def lowered(context: Any, builder: Any, typing: Any, args: Any) -> Any:
+        with writing_to(builder):
+            a, b = (
+                V(raw) if isinstance(kind, Vector) else broadcast(V(raw), 8)
+                for raw, kind in zip(args, typing.args, strict=True)
+            )
+            return op(a, b).ir
+
+    for left, right in ((Vector, Vector), (Vector, types.Number), (types.Number, Vector)):
+        lower_builtin(op, left, right)(lowered)
+
+
+for _op in ("add", "sub", "mul", "truediv", "and_", "or_", "xor", "lshift", "rshift"):
+    _register(getattr(operator, _op), comparison=False)
+for _op in ("lt", "le", "gt", "ge"):
+    _register(getattr(operator, _op), comparison=True)

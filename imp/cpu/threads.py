@@ -1,0 +1,220 @@
+"""The threads that replay a program. Owns how a step starts, how work is shared inside it, and how threads wait.
+
+The thread that calls `Threads.run` works too. The others sleep in the kernel while no step runs (after a short spin,
+since the next step usually follows at once). The units of a phase are handed out one by one; the thread that reports
+the last one done opens the next phase. So nobody waits for a thread, only for work: one that is preempted, or wakes
+late, delays the others by the unit it holds and otherwise just misses some of the work. Waiting is spinning, then
+yielding the core.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+
+from .cache import CompiledKernels
+from .emit import I32, I64, VOID, Emission, V, call, int64, micro
+from .program import ALIGNMENT, SCRATCH_BYTES, STEP_WORDS, Program
+from .simd import atomic_add, atomic_load, atomic_store, pause, word
+
+# Words of the pool block. Words that threads hammer on have a cache line (8 words) to themselves.
+_GENERATION, _TICKET, _DONE = 0, 8, 16
+_TABLE, _LENGTH, _STEP, _STOP = 24, 25, 26, 27
+_MUTEX, _CONDITION = 32, 48  # pthread objects: at most 64 bytes on the systems there are
+_POOL_WORDS = 64
+_SLEEP_AFTER = 4000  # pauses, around 100 us
+_YIELD_AFTER = 2000
+
+# The ticket: which phase is open (bits 44..61, a row of the table), how many units it has (22..43), the next one to be
+# taken (0..21). One word, so that whoever adds 1 to it learns all three of the same moment.
+_FIELD = (1 << 22) - 1
+_UNITS_SHIFT, _ROW_SHIFT = 22, 44
+_END = 1 << 62
+
+_ENTRY = 32  # bytes of a table row
+
+
+@micro(int64, int64, int64, int64, int64)
+def _run_unit(code: V, args: V, step: V, unit: V, scratch: V) -> None:
+    b = Emission.builder
+    function = ir.FunctionType(VOID, [I64] * 4).as_pointer()
+    b.call(b.inttoptr(code.ir, function), [v.ir for v in (args, step, unit, scratch)])
+
+
+@micro(int64, int64, int64, returns=int64)
+def _units(code: V, args: V, step: V) -> V:
+    b = Emission.builder
+    function = ir.FunctionType(I64, [I64] * 2).as_pointer()
+    return V(b.call(b.inttoptr(code.ir, function), [args.ir, step.ir]))
+
+
+@micro()
+def _yield_core() -> None:
+    call("sched_yield", I32)
+
+
+@micro(int64)
+def _lock(mutex: V) -> None:
+    call("pthread_mutex_lock", I32, mutex)
+
+
+@micro(int64)
+def _unlock(mutex: V) -> None:
+    call("pthread_mutex_unlock", I32, mutex)
+
+
+@micro(int64, int64)
+def _wait(condition: V, mutex: V) -> None:
+    call("pthread_cond_wait", I32, condition, mutex)
+
+
+@micro(int64)
+def _wake_all(condition: V) -> None:
+    call("pthread_cond_broadcast", I32, condition)
+
+
+@njit
+def _units_between(row, after, step):
+    units = 0
+    for op in range(row, after, _ENTRY):
+        units += _units(word(op, 1), word(op, 2), step)
+    return units
+
+
+@njit
+def _open_phase(pool, index):
+    """Publish the ticket of the first phase at or after table row `index` that has units, or the end."""
+    step, length = word(pool, _STEP), word(pool, _LENGTH)
+    while index < length:
+        row = word(pool, _TABLE) + index * _ENTRY
+        ops = word(row, 3)
+        units = _units_between(row, row + ops * _ENTRY, step)
+        if units > 0:
+            atomic_store(pool + _DONE * 8, 0)
+            atomic_store(pool + _TICKET * 8, (index << _ROW_SHIFT) | (units << _UNITS_SHIFT))
+            return
+        index += ops
+    atomic_store(pool + _TICKET * 8, _END)
+
+
+@njit
+def _run_from_phase(row, step, unit, scratch):
+    """Unit number `unit` of the phase that opens at `row`: its ops' units follow each other."""
+    ops = word(row, 3)
+    if ops > 1:
+        share = _units(word(row, 1), word(row, 2), step)
+        while unit >= share:
+            unit -= share
+            row += _ENTRY
+            share = _units(word(row, 1), word(row, 2), step)
+    _run_unit(word(row, 0), word(row, 2), step, unit, scratch)
+
+
+@njit
+def _replay(pool, scratch):
+    """Take units until the program has ended."""
+    step, spins = word(pool, _STEP), 0
+    while True:
+        ticket = atomic_load(pool + _TICKET * 8)
+        if ticket & _END:
+            return
+        if ticket & _FIELD >= (ticket >> _UNITS_SHIFT) & _FIELD:
+            pause()
+            spins += 1
+            if spins > _YIELD_AFTER:
+                _yield_core()
+            continue
+        spins = 0
+        ticket = atomic_add(pool + _TICKET * 8, 1)
+        units, index = (ticket >> _UNITS_SHIFT) & _FIELD, ticket >> _ROW_SHIFT
+        row = word(pool, _TABLE) + index * _ENTRY
+        mine = 0
+        while ticket & _FIELD < units:  # from the first unit taken until `mine` is reported the phase stays open
+            _run_from_phase(row, step, ticket & _FIELD, scratch)
+            mine += 1
+            ticket = atomic_add(pool + _TICKET * 8, 1)
+        if mine > 0 and atomic_add(pool + _DONE * 8, mine) + mine == units:
+            _open_phase(pool, index + word(row, 3))
+
+
+def _launch(pool, scratch):
+    _open_phase(pool, 0)
+    _lock(pool + _MUTEX * 8)
+    atomic_add(pool + _GENERATION * 8, 1)
+    _wake_all(pool + _CONDITION * 8)
+    _unlock(pool + _MUTEX * 8)
+    _replay(pool, scratch)
+
+
+def _work(pool, scratch):
+    # counting from 0, not from what the generation is now: a launch before this thread first ran is not missed
+    seen = 0
+    while True:
+        spins = 0
+        while atomic_load(pool + _GENERATION * 8) == seen and spins < _SLEEP_AFTER:
+            pause()
+            spins += 1
+        if atomic_load(pool + _GENERATION * 8) == seen:
+            _lock(pool + _MUTEX * 8)
+            while atomic_load(pool + _GENERATION * 8) == seen:
+                _wait(pool + _CONDITION * 8, pool + _MUTEX * 8)
+            _unlock(pool + _MUTEX * 8)
+        seen = atomic_load(pool + _GENERATION * 8)
+        if word(pool, _STOP) != 0:
+            return
+        _replay(pool, scratch)
+
+
+_ENTRY_SIGNATURE = types.void(types.int64, types.int64)
+
+
+class Threads:
+    """`count` threads in all, the caller of `run` included. Used by one caller at a time."""
+
+    def __init__(self, count: int, kernels: CompiledKernels) -> None:
+        self.count = count
+        self.step = np.zeros(STEP_WORDS, np.int64)  # the header every kernel sees
+        self._memory = np.zeros(_POOL_WORDS * 8 + ALIGNMENT, np.uint8)
+        self._scratch_memory = np.zeros(count * SCRATCH_BYTES + ALIGNMENT, np.uint8)
+        self._scratch = _aligned(self._scratch_memory.ctypes.data)
+        pool = _aligned(self._memory.ctypes.data)
+        start = pool - self._memory.ctypes.data
+        self._pool = self._memory[start : start + _POOL_WORDS * 8].view(np.int64)
+        self._pool[_STEP] = self.step.ctypes.data
+        c = ctypes.CDLL(None)
+        c.pthread_mutex_init(ctypes.c_void_p(pool + _MUTEX * 8), None)
+        c.pthread_cond_init(ctypes.c_void_p(pool + _CONDITION * 8), None)
+        entry = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)  # calls release the GIL
+        self._launch = entry(kernels.address("threads.launch", _launch, _ENTRY_SIGNATURE))
+        work = entry(kernels.address("threads.work", _work, _ENTRY_SIGNATURE))
+        self._threads = [
+            threading.Thread(target=work, args=(pool, self._scratch + i * SCRATCH_BYTES), name=f"cpu-{i}", daemon=True)
+            for i in range(1, count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def run(self, program: Program) -> None:
+        """Replay the program over what `step` says now; returns when every thread is done."""
+        self._set_table(program.table)
+        self._launch(self._pool.ctypes.data, self._scratch)
+
+    def _set_table(self, table: np.ndarray) -> None:
+        self._pool[_TABLE], self._pool[_LENGTH] = table.ctypes.data, len(table)
+
+    def close(self) -> None:
+        """End the threads. Idempotent."""
+        if not self._pool[_STOP]:
+            self._pool[_STOP] = 1
+            self._set_table(np.zeros((0, 4), np.int64))
+            self._launch(self._pool.ctypes.data, self._scratch)
+        for thread in self._threads:
+            thread.join()
+
+
+def _aligned(address: int) -> int:
+    return -(-address // ALIGNMENT) * ALIGNMENT

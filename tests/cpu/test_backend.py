@@ -1,0 +1,197 @@
+"""Whole models on the CPU backend: transformers' and float64's logits, batch invariance, memory, refusals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imp.cpu.ops import CpuBackend
+from imp.model import arch
+from imp.model.ops import StepLimits
+from imp.model.reference import ReferenceBackend
+from imp.weights.checkpoint import open_checkpoint
+from tests.cpu.harness import step
+from tests.model import tiny
+from tests.model.test_arch import GOLDEN, checkpoint, run_in_steps
+
+TINY = StepLimits(tokens=64, rows=8, logit_rows=64, context=256, blocks=64)
+REAL = StepLimits(tokens=256, rows=8, logit_rows=256, context=512, blocks=80)
+
+
+@pytest.fixture(scope="module")
+def folder(request: pytest.FixtureRequest) -> Path:
+    return Path(request.config.cache.mkdir("kernels"))
+
+
+def loaded(folder: Path, model, limits: StepLimits, threads: int = 2, features: str | None = None) -> CpuBackend:
+    backend = CpuBackend(threads, folder, features)
+    backend.load(model, limits)
+    return backend
+
+
+class HalfCache(ReferenceBackend):
+    """float64, but for keys and values, which are rounded to halves as ours are."""
+
+    def rotate_store(self, qkv, attention):
+        q = super().rotate_store(qkv, attention)
+        for kept in (self.keys[attention.layer], self.values[attention.layer]):
+            kept[:] = kept.astype(np.float16)
+        return q
+
+
+@pytest.mark.parametrize("name", tiny.CONFIGS)
+def test_logits_are_those_of_transformers_and_of_float64(folder, features, name):
+    """float32 weights and activations; only keys and values lose something."""
+    model, tokens = arch.build(checkpoint(name)), tiny.prompt(name)
+    backend, judge = loaded(folder, model, TINY, features=features), HalfCache(np.float64)
+    judge.load(model, TINY)
+    ours = run_in_steps(backend, tokens, [40])
+    backend.close()
+    assert np.abs(ours[3::4] - np.array(GOLDEN[name])).max() < 5e-2
+    # a key that float32 and float64 round to different halves moves all that follows
+    error = ours - run_in_steps(judge, tokens, [40])
+    assert np.sqrt(np.mean(error**2)) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_steps_chunks_and_threads_do_not_change_a_bit(folder, name):
+    model, tokens = arch.build(checkpoint(name)), tiny.prompt(name)
+    seen = []
+    for threads, steps in ((1, [40]), (2, [1] * 40), (3, [7, 1, 1, 16, 15]), (2, [39, 1])):
+        backend = loaded(folder, model, TINY, threads)
+        seen.append(run_in_steps(backend, tokens, steps).view(np.uint32))
+        backend.close()
+    for other in seen[1:]:
+        np.testing.assert_array_equal(other, seen[0])
+
+
+@pytest.fixture(scope="module")
+def smollm2(smollm2_path: Path):
+    return arch.build(open_checkpoint(smollm2_path))
+
+
+@pytest.fixture(scope="module")
+def backend(folder: Path, smollm2):
+    backend = loaded(folder, smollm2, REAL)
+    yield backend
+    backend.close()
+
+
+PROMPT = [504, 3575, 282, 4649, 314]  # "The capital of France is"
+PARIS = 7042
+
+
+def test_smollm2_knows_the_capital_of_france(backend):
+    tokens = list(PROMPT)
+    logits = backend.run(step([(PROMPT, 0, range(40))]))
+    for _ in range(12):
+        tokens.append(int(logits[0].argmax()))
+        logits = backend.run(step([(tokens[-1:], len(tokens) - 1, range(40))]))
+    assert tokens[5] == PARIS
+    assert len(set(tokens[5:])) > 6  # it goes on with a sentence, not in a loop
+
+
+def test_smollm2_is_as_near_to_float64_as_int8_activations_allow(backend, smollm2):
+    tokens = np.random.default_rng(8).integers(100, 40000, 24).tolist()
+    inputs = step([(tokens, 0, range(2))], wanted=range(24))
+    judge = ReferenceBackend(np.float32)
+    judge.load(smollm2, REAL)
+    expected, found = judge.run(inputs), backend.run(inputs)
+    error = found - expected
+    assert np.sqrt(np.mean(error**2)) < 0.1 * expected.std()
+    ranked = np.sort(expected, axis=1)
+    sure = ranked[:, -1] - ranked[:, -2] > 1.0
+    assert sure.sum() >= 5
+    np.testing.assert_array_equal(found.argmax(1)[sure], expected.argmax(1)[sure])
+
+
+def test_a_sequence_is_the_same_bits_alone_and_in_a_batch(backend):
+    rng = np.random.default_rng(9)
+    prompts = [rng.integers(100, 40000, n).tolist() for n in (5, 40, 17, 100)]
+    blocks = [range(i * 8, i * 8 + 8) for i in range(4)]
+    alone = [backend.run(step([(p, 0, b)])).copy() for p, b in zip(prompts, blocks, strict=True)]
+    together = backend.run(step([(p, 0, b) for p, b in zip(prompts, blocks, strict=True)])).copy()
+    np.testing.assert_array_equal(together.view(np.uint32), np.concatenate(alone).view(np.uint32))
+    # one by one over other blocks: the cache of a decode is that of a prefill
+    moved = range(40, 48)
+    for i, token in enumerate(prompts[2]):
+        logits = backend.run(step([([token], i, moved)]))
+    np.testing.assert_array_equal(logits.view(np.uint32), alone[2].view(np.uint32))
+
+
+def test_gemma3_is_as_near_to_float64_as_int8_activations_allow(folder, gemma3_path):
+    """Formats Q4_K, Q5_0, Q6_K and Q8_0, in one projection too."""
+    model = arch.build(open_checkpoint(gemma3_path))
+    limits = StepLimits(tokens=16, rows=2, logit_rows=16, context=64, blocks=8)
+    backend, judge = loaded(folder, model, limits), ReferenceBackend(np.float32)
+    judge.load(model, limits)
+    inputs = step([(np.random.default_rng(1).integers(1000, 200000, 12), 0, [0])], wanted=range(12))
+    expected, found = judge.run(inputs), backend.run(inputs)
+    backend.close()
+    assert np.sqrt(np.mean((found - expected) ** 2)) < 0.1 * expected.std()
+
+
+def test_a_block_takes_what_it_is_said_to_take(folder, smollm2):
+    # 30 layers, 3 kv heads of 64, key and value, 2 bytes
+    assert CpuBackend(1, folder).kv_block_bytes(smollm2, 16) == 30 * 3 * 64 * 2 * 2 * 16
+
+
+def test_what_the_kernels_do_not_do_is_refused(folder):
+    model = arch.build(checkpoint("llama"))
+    with pytest.raises(ValueError, match="16 positions in a KV block, not 32"):
+        CpuBackend(1, folder).load(model, StepLimits(8, 1, 1, 64, 4, block_size=32))
+    with pytest.raises(ValueError, match="layer 0 has heads of 20"):
+        CpuBackend(1, folder).load(_WithHeads(model, 20), TINY)
+
+
+class _WithHeads:
+    """A model that claims another head size."""
+
+    def __init__(self, model, head_dim: int) -> None:
+        self.kv_layers = tuple(type(kv)(kv.kv_heads, head_dim) for kv in model.kv_layers)
+
+
+def test_close_is_idempotent_and_load_may_follow(folder):
+    model = arch.build(checkpoint("llama"))
+    backend = CpuBackend(2, folder)
+    backend.close()
+    for _ in range(2):
+        backend.load(model, TINY)
+        run_in_steps(backend, tiny.prompt("llama"), [40])
+    backend.close()
+    backend.close()
+
+
+def test_progress_is_told_of_every_kernel(folder):
+    told = []
+    backend = CpuBackend(1, folder, progress=lambda ready, wanted: told.append((ready, wanted)))
+    backend.load(arch.build(checkpoint("llama")), TINY)
+    backend.close()
+    assert [ready for ready, _ in told] == list(range(1, told[-1][1] + 1))
+
+
+MEMORY = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from imp.cpu.ops import CpuBackend
+from imp.model import arch
+from imp.model.ops import StepLimits
+from imp.weights.checkpoint import open_checkpoint
+backend = CpuBackend(2, Path({folder!r}))
+backend.load(arch.build(open_checkpoint(Path({path!r}))), StepLimits(512, 16, 16, 2048, 256))
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))
+"""
+
+
+def test_a_loaded_smollm2_fits_in_400_mb(folder, smollm2_path, backend):
+    """98 MB of weights, kept once; `backend` has put every kernel into the cache."""
+    root = str(Path(__file__).resolve().parents[2])
+    code = MEMORY.format(root=root, folder=str(folder), path=str(smollm2_path))
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True)
+    assert int(out.stdout) < 400 << 10

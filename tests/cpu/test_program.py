@@ -1,0 +1,198 @@
+"""Buffers share memory only when they are never alive together; phases, arguments and damaged or shared caches."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imp.cpu.cache import CompiledKernels, compile_all
+from imp.cpu.program import STEP_TOKENS, Buffer, Op, build, count, kernel
+from imp.cpu.simd import detect, load_f32, real, store, store_f32, word
+from imp.cpu.threads import Threads
+
+
+@count
+def one_per_token(args, step):
+    return word(step, STEP_TOKENS)
+
+
+@kernel(one_per_token)
+def add(args, step, unit, scratch):
+    """args: 0 words, 1 what to add"""
+    at = word(args, 0) + unit * 8
+    store(at, word(at, 0) + word(args, 1))
+
+
+@kernel(one_per_token)
+def scale(args, step, unit, scratch):
+    """args: 0 floats, 1 factor; goes through the scratch"""
+    at = word(args, 0) + unit * 4
+    store_f32(scratch, load_f32(at) * real(args, 1))
+    store_f32(at, load_f32(scratch))
+
+
+@pytest.fixture(scope="module")
+def kernels(kernel_folder: Path) -> CompiledKernels:
+    return CompiledKernels(kernel_folder, detect())
+
+
+@pytest.fixture(scope="module", params=[1, 2, 7], ids="{} threads".format)
+def threads(request: pytest.FixtureRequest, kernels: CompiledKernels):
+    """Seven are more than most test machines have cores."""
+    threads = Threads(request.param, kernels)
+    yield threads
+    threads.close()
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 2, 100, 5000])
+def test_every_unit_of_every_op_runs_once_and_in_order(threads, kernels, tokens):
+    words = np.zeros(5000, np.int64)
+    ops = [Op(add, (words, 1 << (i % 40))) for i in range(200)]
+    program = build(ops, compile_all(kernels, [add]))
+    threads.step[STEP_TOKENS] = tokens
+    for _ in range(3):
+        threads.run(program)
+    assert (words[:tokens] == 3 * 5 * ((1 << 40) - 1)).all() and not words[tokens:].any()
+
+
+def test_a_later_phase_sees_all_of_an_earlier_one(threads, kernels):
+    floats = np.full(3000, 3.0, np.float32)
+    program = build([Op(scale, (floats, 2.0)), Op(scale, (floats, 0.5))] * 50, compile_all(kernels, [scale]))
+    threads.step[STEP_TOKENS] = 3000
+    threads.run(program)
+    assert (floats == 3.0).all()
+
+
+def test_joined_ops_share_a_phase(threads, kernels):
+    a, b = np.zeros(300, np.int64), np.ones(300, np.float32)
+    ops = [Op(add, (a, 5)), Op(scale, (b, 4.0), joins=True), Op(add, (a, 7))]
+    program = build(ops, compile_all(kernels, [add, scale]))
+    assert program.table[:, 3].tolist() == [2, 0, 1]
+    threads.step[STEP_TOKENS] = 300
+    threads.run(program)
+    assert (a == 12).all() and (b == 4).all()
+
+
+def test_sleeping_threads_use_no_cpu(kernels):
+    threads = Threads(4, kernels)
+    words = np.zeros(8, np.int64)
+    program = build([Op(add, (words, 1))], compile_all(kernels, [add]))
+    threads.step[STEP_TOKENS] = 8
+    threads.run(program)
+    time.sleep(0.05)  # past the spin
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.03
+    threads.run(program)
+    assert (words == 2).all()
+    threads.close()
+
+
+def test_run_leaves_other_python_threads_running(kernels):
+    """The GIL is free while a step runs."""
+    threads, turns, stop = Threads(2, kernels), [0], threading.Event()
+    words = np.zeros(1 << 20, np.int64)
+    program = build([Op(add, (words, 1))] * 10, compile_all(kernels, [add]))
+    threads.step[STEP_TOKENS] = len(words)
+
+    def spin() -> None:
+        while not stop.is_set():
+            turns[0] += 1
+
+    other = threading.Thread(target=spin)
+    other.start()
+    before = turns[0]
+    threads.run(program)
+    assert turns[0] > before
+    stop.set()
+    other.join()
+    threads.close()
+
+
+def test_many_threads_come_and_go(kernels):
+    """A launch before a thread has first run is not missed, and closing twice is harmless."""
+    words = np.zeros(64, np.int64)
+    program = build([Op(add, (words, 1))] * 10, compile_all(kernels, [add]))
+    for _ in range(30):
+        threads = Threads(4, kernels)
+        threads.step[STEP_TOKENS] = 64
+        threads.run(program)
+        threads.close()
+        threads.close()
+    assert (words == 300).all()
+
+
+def random_ops(rng: random.Random, buffers: list[Buffer]) -> list[Op]:
+    ops = [Op(add, (), writes=[buffer]) for buffer in buffers]
+    for _ in range(40):
+        touched = rng.sample(buffers, 3)
+        ops.append(Op(add, (), reads=touched[:2], writes=touched[2:], joins=rng.random() < 0.3))
+    rng.shuffle(ops)
+    ops[0].joins = False
+    return ops
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_buffers_alive_together_never_overlap(seed):
+    rng = random.Random(seed)
+    buffers = [Buffer(rng.choice([64, 100, 4096, 7]), str(i)) for i in range(12)]
+    ops = random_ops(rng, buffers)
+    pinned = buffers[:2]
+    build(ops, {add: 1, one_per_token: 1}, pinned)
+    phases = np.cumsum([not op.joins for op in ops])
+    life = {b: [p for op, p in zip(ops, phases, strict=True) if b in op.reads or b in op.writes] for b in buffers}
+    for i, a in enumerate(buffers):
+        for b in buffers[i + 1 :]:
+            together = {a, b} & set(pinned) or (min(life[a]) <= max(life[b]) and min(life[b]) <= max(life[a]))
+            if together:
+                assert a.address + a.size <= b.address or b.address + b.size <= a.address
+
+
+def test_buffers_that_do_not_meet_share_memory():
+    chain = [Buffer(1 << 20, str(i)) for i in range(20)]
+    ops = [Op(add, (), reads=[a], writes=[b]) for a, b in itertools.pairwise(chain)]
+    assert build(ops, {add: 1, one_per_token: 1}).buffer_bytes <= 3 << 20
+
+
+SECOND_PROCESS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from imp.cpu.cache import CompiledKernels, compile_all
+from imp.cpu.simd import detect
+from imp.cpu.pointwise import norm, quantise
+from imp.cpu.threads import Threads
+kernels = CompiledKernels(Path({folder!r}), detect())
+compile_all(kernels, [norm, quantise])
+Threads(2, kernels).close()
+print(kernels.compiled)
+"""
+
+
+def start_process(folder: Path) -> subprocess.Popen:
+    root = str(Path(__file__).resolve().parents[2])
+    code = SECOND_PROCESS.format(root=root, folder=str(folder))
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+
+
+def test_a_second_process_compiles_nothing_and_two_at_once_are_harmless(tmp_path):
+    first = [start_process(tmp_path) for _ in range(2)]
+    assert [p.communicate(timeout=240)[0].strip() != "" for p in first] == [True, True]
+    assert [p.returncode for p in first] == [0, 0]
+    second = start_process(tmp_path)
+    assert second.communicate(timeout=120)[0].strip() == "0"
+    (files,) = (tmp_path / "kernels").iterdir()
+    assert not [path.name for path in files.iterdir() if path.name.startswith("tmp")]
+    damaged = next(iter(files.iterdir()))
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    third = start_process(tmp_path)
+    assert third.communicate(timeout=120)[0].strip() == "1"

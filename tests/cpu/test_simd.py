@@ -1,0 +1,289 @@
+"""The vocabulary of the kernels against NumPy, lowered both ways."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from numba import cfunc, types
+
+from imp.cpu import emit
+from imp.cpu.simd import (
+    V,
+    Var,
+    absolute_i8,
+    bits_float,
+    compiling_for,
+    constant,
+    dot_pairs_u8i8,
+    exp,
+    f32x8,
+    float_bits,
+    fma,
+    int64,
+    integer,
+    largest,
+    load_bf16x8,
+    load_f16,
+    load_f16x8,
+    load_f32,
+    load_f32x8,
+    load_i8x8,
+    load_i8x32,
+    loop,
+    maximum,
+    micro,
+    minimum,
+    nibbles,
+    select,
+    signed_as,
+    splat,
+    store,
+    store_f16,
+    store_f16x8,
+    store_f32,
+    sum_pairs_i16,
+    tanh,
+    to_float,
+    to_int,
+    total,
+    when,
+    zeros,
+)
+
+SIGNATURE = types.void(types.int64, types.int64, types.int64)
+
+
+@pytest.fixture
+def run(features):
+    """run(body, x, y): body(address of x, address of y, elements of x)"""
+
+    def call(body, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        with compiling_for(features):
+            compiled = cfunc(SIGNATURE, nopython=True, error_model="numpy")(body)
+        compiled.ctypes(x.ctypes.data, y.ctypes.data, x.size)
+        return y
+
+    return call
+
+
+def every_half() -> np.ndarray:
+    return np.arange(65536, dtype=np.uint16)
+
+
+def test_halves_load_as_numpy_loads_them(run):
+    def body(x, y, n):
+        for i in range(0, n, 8):
+            store(y + i * 4, load_f16x8(x + i * 2))
+
+    halves = every_half()
+    found, expected = run(body, halves, np.zeros(65536, np.float32)), halves.view(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_single_halves_go_both_ways(run):
+    def body(x, y, n):
+        for i in range(n):
+            store_f16(y + i * 2, load_f16(x + i * 2))
+
+    halves = every_half()
+    found = run(body, halves, np.zeros(65536, np.uint16)).view(np.float16)
+    np.testing.assert_array_equal(found, halves.view(np.float16))
+
+
+def test_floats_round_to_halves_as_numpy_rounds_them(run):
+    def body(x, y, n):
+        for i in range(0, n, 8):
+            store_f16x8(y + i * 2, load_f32x8(x + i * 4))
+
+    rng = np.random.default_rng(5)
+    wide = rng.standard_normal(8000) * 10.0 ** rng.uniform(-9, 6, 8000)
+    # the middle between neighbours is where ties are decided
+    halves = np.arange(0, 0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    ties = (halves[:-1] + halves[1:]) / 2
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 65504, 65519.9, 65520, -65520]
+    x = np.concatenate([wide, ties, -ties, special]).astype(np.float32)
+    x = np.resize(x, -(-x.size // 8) * 8)
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16)
+    np.testing.assert_array_equal(run(body, x, np.zeros(x.size, np.float16)), expected)
+
+
+def test_bfloat16_is_the_upper_half_of_a_float(run):
+    def body(x, y, n):
+        for i in range(0, n, 8):
+            store(y + i * 4, load_bf16x8(x + i * 2))
+
+    x = every_half()
+    np.testing.assert_array_equal(run(body, x, np.zeros(65536, np.uint32)), x.astype(np.uint32) << 16)
+
+
+@pytest.mark.parametrize(
+    "function, judge, low, high, relative, absolute",
+    [(exp, np.exp, -86, 88, 3e-7, 0), (tanh, np.tanh, -20, 20, 0, 3e-7)],
+    ids=["exp", "tanh"],
+)
+def test_functions_are_near_float64(run, function, judge, low, high, relative, absolute):
+    def body(x, y, n):
+        for i in range(0, n, 8):
+            store(y + i * 4, function(load_f32x8(x + i * 4)))
+
+    x = np.linspace(low, high, 80000).astype(np.float32)
+    found = run(body, x, np.zeros_like(x))
+    np.testing.assert_allclose(found, judge(x.astype(np.float64)), rtol=relative, atol=absolute)
+
+
+def test_exp_of_very_small_numbers_is_nothing_and_of_large_ones_finite(run):
+    def body(x, y, n):
+        store(y, exp(load_f32x8(x)))
+
+    x = np.array([-1e30, -np.inf, -200, -88, 89, 1e4, 1e30, np.inf], np.float32)
+    found = run(body, x, np.zeros_like(x))
+    assert (found[:4] < 1e-37).all() and (found[:4] >= 0).all()
+    assert np.isfinite(found[4:]).all() and (found[4:] > 1e38).all()
+
+
+def test_operators_of_vectors_and_numbers(run):
+    def body(x, y, n):
+        for i in range(0, n, 8):
+            v = load_f32x8(x + i * 4)
+            w = fma(v, splat(2.0), v - 1.0) / 4.0 + 2.0 * v
+            store(y + i * 4, select(v > w, maximum(v, w * w), minimum(v, 0.5 - w)))
+
+    x = np.linspace(-3, 3, 64).astype(np.float32)
+    w = (x.astype(np.float64) * 3 - 1) / 4 + 2 * x
+    expected = np.where(x > w, np.maximum(x, w * w), np.minimum(x, 0.5 - w))
+    np.testing.assert_allclose(run(body, x, np.zeros_like(x)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_integers_shift_and_convert(run):
+    def body(x, y, n):
+        v = float_bits(load_f32x8(x))
+        store(y, to_float(((v >> 23) & 255) - 127))
+        store(y + 32, bits_float((v & 0x7FFFFF) | (127 << 23)))
+        store(y + 64, to_float(to_int(load_f32x8(x))))
+
+    x = np.array([1.0, 2.5, 3.5, -0.5, 1e10, 6.25, -1.5, 0.7], np.float32)
+    x[4] = 1e6
+    found = run(body, x, np.zeros(24, np.float32))
+    mantissa, exponent = np.frexp(np.abs(x))
+    np.testing.assert_array_equal(found[:8], exponent - 1)
+    np.testing.assert_array_equal(found[8:16], mantissa * 2)
+    np.testing.assert_array_equal(found[16:], np.rint(x))
+
+
+def test_reductions(run):
+    def body(x, y, n):
+        v = load_f32x8(x)
+        store_f32(y, total(v))
+        store_f32(y + 4, largest(v))
+
+    x = np.array([3, -4, 5, 0.5, 17, -1, 2, 8], np.float32)
+    np.testing.assert_array_equal(run(body, x, np.zeros(2, np.float32)), [x.sum(), 17])
+
+
+def test_byte_products(run):
+    def body(x, y, n):
+        for i in range(0, n, 64):
+            a, b = load_i8x32(x + i), load_i8x32(x + i + 32)
+            pairs = dot_pairs_u8i8(absolute_i8(a), signed_as(b, a))
+            store(y + i // 2, sum_pairs_i16(pairs))
+
+    rng = np.random.default_rng(3)
+    x = rng.integers(-127, 128, (50, 2, 32)).astype(np.int8)
+    x[:10, 0] = -128  # what a weight may be, an activation never is
+    x[5:15, 1] = rng.choice([-127, 127], (10, 32))
+    x[20:25, 0] = 0
+    found = run(body, x, np.zeros((50, 8), np.int32))
+    products = x[:, 0].astype(np.int64) * x[:, 1]
+    np.testing.assert_array_equal(found, products.reshape(50, 8, 4).sum(-1))
+
+
+def test_unsigned_bytes_stay_unsigned(run):
+    def body(x, y, n):
+        store(y, sum_pairs_i16(dot_pairs_u8i8(load_i8x32(x), load_i8x32(x + 32))))
+
+    x = np.concatenate([np.full(32, 200, np.uint8), np.full(32, 50, np.int8).view(np.uint8)])
+    np.testing.assert_array_equal(run(body, x, np.zeros(8, np.int32)), np.full(8, 200 * 50 * 4))
+
+
+def test_bytes_widen_with_their_sign(run):
+    def body(x, y, n):
+        for i in range(0, n, 8):
+            store(y + i * 4, load_i8x8(x + i))
+
+    x = np.arange(-128, 128).astype(np.int8)
+    np.testing.assert_array_equal(run(body, x, np.zeros(256, np.int32)), x)
+
+
+@micro(int64, int64)
+def split_nibbles(x: V, y: V) -> None:
+    low, high = nibbles(load_i8x32(x))
+    store(y, low)
+    store(y + 32, high)
+
+
+def test_nibbles(run):
+    def body(x, y, n):
+        split_nibbles(x, y)
+
+    x = np.random.default_rng(1).integers(0, 256, 32, dtype=np.uint8)
+    found = run(body, x, np.zeros(64, np.uint8))
+    np.testing.assert_array_equal(found, np.concatenate([x & 15, x >> 4]))
+
+
+@micro(int64, int64, int64)
+def positive_sums(x: V, y: V, count: V) -> None:
+    """Sums of the even and odd vectors whose first lane is positive."""
+    sums = [Var(zeros(f32x8)) for _ in range(2)]
+    taken = Var(integer(0))
+    for i in loop(0, count, 16):
+        for half, s in enumerate(sums):
+            v = load_f32x8(x + i * 4 + half * 32)
+            with when(load_f32(x + i * 4 + half * 32) > constant(0.0, emit.F32)):
+                s += v
+                taken += 1
+    for half, s in enumerate(sums):
+        store(y + half * 32, V(s.ir))
+    store(y + 64, V(taken.ir))
+
+
+def test_micro_kernels_loop_branch_and_keep_registers(run):
+    def body(x, y, n):
+        positive_sums(x, y, n)
+
+    x = np.random.default_rng(2).integers(-9, 9, (40, 2, 8)).astype(np.float32)
+    found = run(body, x, np.zeros(18, np.float32))
+    kept = x[:, :, 0] > 0
+    np.testing.assert_array_equal(found[:16].reshape(2, 8), (x * kept[:, :, None]).sum(0))
+    assert found[16:].view(np.int64)[0] == kept.sum()
+
+
+def test_detection_knows_two_kinds():
+    assert emit.detect() in ("avx2", "portable")
+
+
+def test_a_micro_kernel_declares_a_type_for_every_parameter():
+    with pytest.raises(AssertionError, match="declares 1 types for 2 parameters"):
+        micro(int64)(lambda a, b: None)
+
+
+def test_operators_refuse_vectors_of_different_kinds(run):
+    def body(x, y, n):
+        store(y, load_f32x8(x) + load_i8x8(x))
+
+    with pytest.raises(Exception, match=r"Invalid use of|No implementation"):
+        run(body, np.zeros(8, np.float32), np.zeros(8, np.float32))
+
+
+def test_lanes_of_halves_are_independent_of_their_neighbours(run):
+    """The portable path selects by lane: subnormals, normals and infinities in every mixture."""
+
+    def body(x, y, n):
+        for i in range(0, n, 8):
+            store_f16x8(y + i * 2, load_f16x8(x + i * 2))
+
+    kinds = np.array([0x0001, 0x03FF, 0x0400, 0x7BFF, 0x7C00, 0x8001], np.uint16)
+    x = np.array(list(itertools.product(kinds, repeat=4)), np.uint16).reshape(-1)
+    np.testing.assert_array_equal(run(body, x, np.zeros_like(x)), x)
