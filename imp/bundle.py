@@ -157,6 +157,7 @@ def _facts(checkpoint: Checkpoint, tokenizer: Tokenizer, context: int, settings:
         max_input_tokens=own.max_input_tokens,
         max_n=own.max_n,
         max_logit_bias=own.max_logit_bias,
+        shares_prompts=settings.kv_cache.prefix_cache,
     )
 
 

@@ -45,6 +45,7 @@ class ModelFacts:
     max_input_tokens: int = 0  # 0: what the context holds
     max_n: int = 8
     max_logit_bias: int = 1024
+    shares_prompts: bool = True  # False: no request reuses what another computed
 
 
 def default_sampling(generation: Mapping[str, Any]) -> Sampling:
@@ -214,9 +215,16 @@ def _request(id: str, prompt: list[int], options: Options, facts: ModelFacts, ar
         limits=_limits(options, facts, len(prompt)),
         n=n,
         priority=options.priority or 0,
-        salt=b"" if options.cache_salt is None else options.cache_salt.encode(),
+        salt=_salt(options, facts),
         arrived=arrived,
     )
+
+
+def _salt(options: Options, facts: ModelFacts) -> bytes:
+    """Requests of different salts never share blocks; the sequences of one request always do."""
+    if not facts.shares_prompts:
+        return secrets.token_bytes(16)
+    return b"" if options.cache_salt is None else options.cache_salt.encode()
 
 
 _SHARED = {f.name for f in fields(Sampling)} & {f.name for f in fields(Options)} - {"seed"}

@@ -10,7 +10,7 @@ values are added key by key, ascending. Every CHUNK keys the sums (m, l, o) are 
 chunks before, in order, by one formula. Units differ only in which queries they hold and which chunks they close
 themselves: the other chunks' sums pass through memory and are merged by `merge`. Scores are in units of log2.
 
-Layout of the cache, halves: for a layer, [block][kv head] of K [head_dim][16] then V [16][head_dim].
+Layout of the cache, halves or floats (kv.py): for a layer, [block][kv head] of K [head_dim][16] then V [16][head_dim].
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from llvmlite import ir
 from numba import njit
 
 from ..model.ops import Attention, StepLimits
+from .kv import ELEMENTS, FLOAT, Element
 from .program import (
     SCRATCH_BYTES,
     STEP_CONTEXTS,
@@ -34,12 +35,14 @@ from .program import (
     STEP_TABLE,
     STEP_TABLE_STARTS,
     Buffer,
+    Kernel,
     Op,
     count,
     kernel,
 )
 from .simd import (
     F32,
+    Micro,
     V,
     Var,
     bits,
@@ -53,7 +56,6 @@ from .simd import (
     lane,
     largest,
     load,
-    load_f16x8,
     load_f32,
     load_f32x8,
     load_i32,
@@ -76,12 +78,13 @@ from .simd import (
 from .simd import tanh as tanh_f32x8
 
 BLOCK = 16  # positions of a KV block
+LINE = 64  # bytes of a cache line
 CHUNK = 512  # keys whose sums are closed together
 TILE = 16  # queries of a prompt that share a pass over the keys
 DECODE_QUERIES = 8  # rows of more are cut into tiles
-DIRECT_ROWS = 8  # up to so many queries x heads read the halves themselves; more share a copy in floats
+DIRECT_ROWS = 8  # up to so many queries x heads read the cache itself; more share a copy in floats
 WIDE = 6  # queries x heads of a register tile over floats
-NARROW = 4  # and over halves
+NARROW = 4  # and over the cache
 PARTIALS = 1024  # chunk sums that may pass through memory in a step, per query position
 
 NOTHING = -(2.0**100)  # the maximum of no scores; exact in float32
@@ -107,25 +110,18 @@ def _exp2(x: V) -> V:
 EXP2 = (1.0, 0.6931472056, 0.2402264846, 0.05550329035, 0.009618373251, 0.001339984829, 0.0001537070482)
 
 
-def _halves(address: V, index: Any) -> V:
-    return load_f16x8(address + index * 2)
-
-
-def _floats(address: V, index: Any) -> V:
-    return load_f32x8(address + index * 4)
-
-
-def _scores(rows: int, lanes: Any, ahead: bool) -> Any:
-    """scores [rows][16] = q [d][rows] (packed) times K [d][16]. `next` is the block that comes then, K and V."""
+def _scores(rows: int, element: Element, ahead: int) -> Micro:
+    """scores [rows][16] = q [d][rows] (packed) times K [d][16]. `following` is the block that comes then, K and V, of
+    which `ahead` cache lines are asked for with each column."""
 
     @micro(int64, int64, int64, int64, int64)
     def scores(q: V, k: V, d: V, out: V, following: V) -> None:
         sums = [Var(zeros(f32x8)) for _ in range(2 * rows)]
         for i in loop(0, d, 4):
             for j in range(4):
-                if ahead:
-                    prefetch(following + (i + j) * 64)  # a block's K and V are d cache lines of 64 bytes
-                low, high = lanes(k, (i + j) * BLOCK), lanes(k, (i + j) * BLOCK + 8)
+                for line in range(ahead):
+                    prefetch(following + ((i + j) * ahead + line) * LINE)
+                low, high = element.lanes(k, (i + j) * BLOCK), element.lanes(k, (i + j) * BLOCK + 8)
                 for r in range(rows):
                     x = broadcast_f32(q + ((i + j) * rows + r) * 4)
                     sums[2 * r].set(fma(low, x, sums[2 * r]))
@@ -136,7 +132,7 @@ def _scores(rows: int, lanes: Any, ahead: bool) -> Any:
     return scores
 
 
-def _values(rows: int, lanes: Any, width: int) -> Any:
+def _values(rows: int, element: Element, width: int) -> Micro:
     """o [rows][d] += weights [rows][16] times V [keys][d], for 8 * width columns."""
 
     @micro(int64, int64, int64, int64, int64)
@@ -144,7 +140,7 @@ def _values(rows: int, lanes: Any, width: int) -> Any:
         places = [(r, o + (d * r + 8 * c) * 4) for r in range(rows) for c in range(width)]
         sums = [Var(load_f32x8(place)) for _, place in places]
         for j in loop(keys):
-            columns = [lanes(v, j * d + 8 * c) for c in range(width)]
+            columns = [element.lanes(v, j * d + 8 * c) for c in range(width)]
             for r in range(rows):
                 weight = broadcast_f32(weights + j * 4 + r * 64)
                 for c in range(width):
@@ -156,19 +152,54 @@ def _values(rows: int, lanes: Any, width: int) -> Any:
     return values
 
 
-_SCORES = {rows: _scores(rows, _halves, ahead=True) for rows in range(1, NARROW + 1)}
-_scores_wide = _scores(WIDE, _floats, ahead=False)
-_VALUES = {rows: _values(rows, _halves, 2) for rows in range(1, NARROW + 1)}
-_values_wide = _values(WIDE, _floats, 2)
+_scores_wide = _scores(WIDE, FLOAT, ahead=0)
+_values_wide = _values(WIDE, FLOAT, 2)
 # the last 8 columns of a head dimension that is no multiple of 16
-_rest_1, _rest_wide = _values(1, _halves, 1), _values(WIDE, _floats, 1)
+_rest_wide = _values(WIDE, FLOAT, 1)
 
 
-@micro(int64, int64, int64)
-def _to_floats(halves: V, floats: V, size: V) -> None:
-    """`size` is a multiple of 8."""
-    for i in loop(0, size, 8):
-        store(floats + i * 4, load_f16x8(halves + i * 2))
+def _direct_scores(element: Element) -> Micro:
+    """Of any number of rows: in tiles of NARROW and one of the rest."""
+    ahead = 2 * BLOCK * element.size // LINE  # K and V of a block in d columns
+    tiles = {rows: _scores(rows, element, ahead) for rows in range(1, NARROW + 1)}
+
+    @micro(int64, int64, int64, int64, int64, int64)
+    def direct_scores(q: V, k: V, d: V, rows: V, scores: V, following: V) -> None:
+        for r in loop(0, rows, NARROW):
+            for n, tile in tiles.items():
+                with when(rows - r >= n if n == NARROW else (rows - r).equals(n)):
+                    tile(q + r * d * 4, k, d, scores + r * 64, following)
+
+    return direct_scores
+
+
+def _direct_values(element: Element) -> Micro:
+    """As _direct_scores."""
+    tiles = {rows: _values(rows, element, 2) for rows in range(1, NARROW + 1)}
+    rest = _values(1, element, 1)
+
+    @micro(int64, int64, int64, int64, int64, int64)
+    def direct_values(weights: V, v: V, d: V, rows: V, keys: V, o: V) -> None:
+        for r in loop(0, rows, NARROW):
+            for n, tile in tiles.items():
+                with when(rows - r >= n if n == NARROW else (rows - r).equals(n)):
+                    for c in loop(0, d - 15, 16):
+                        tile(weights + r * 64, v + c * element.size, d, keys, o + (r * d + c) * 4)
+        with when((d & 15) > 0):
+            for r in loop(rows):
+                rest(weights + r * 64, v + (d - 8) * element.size, d, keys, o + (r * d + d - 8) * 4)
+
+    return direct_values
+
+
+def _to_floats(element: Element) -> Micro:
+    @micro(int64, int64, int64)
+    def to_floats(elements: V, floats: V, size: V) -> None:
+        """`size` is a multiple of 8."""
+        for i in loop(0, size, 8):
+            store(floats + i * 4, element.lanes(elements, i))
+
+    return to_floats
 
 
 @micro(int64, int64)
@@ -216,27 +247,6 @@ def _soften(scores: V, m: V, l: V, o: V, d: V) -> None:
     store(scores, low)
     store(scores + 32, high)
     store(l, load_f32x8(l) + (low + high))
-
-
-@micro(int64, int64, int64, int64, int64, int64)
-def _direct_scores(q: V, k: V, d: V, rows: V, scores: V, following: V) -> None:
-    """In tiles of NARROW rows and one of the rest."""
-    for r in loop(0, rows, NARROW):
-        for n, tile in _SCORES.items():
-            with when(rows - r >= n if n == NARROW else (rows - r).equals(n)):
-                tile(q + r * d * 4, k, d, scores + r * 64, following)
-
-
-@micro(int64, int64, int64, int64, int64, int64)
-def _direct_values(weights: V, v: V, d: V, rows: V, keys: V, o: V) -> None:
-    for r in loop(0, rows, NARROW):
-        for n, tile in _VALUES.items():
-            with when(rows - r >= n if n == NARROW else (rows - r).equals(n)):
-                for c in loop(0, d - 15, 16):
-                    tile(weights + r * 64, v + c * 2, d, keys, o + (r * d + c) * 4)
-    with when((d & 15) > 0):
-        for r in loop(rows):
-            _rest_1(weights + r * 64, v + (d - 8) * 2, d, keys, o + (r * d + d - 8) * 4)
 
 
 @micro(int64, int64, int64, int64, int64, int64, int64, int32, int32)
@@ -337,104 +347,112 @@ def _attend_units(args, step):
     return word(step, STEP_DECODE_COUNT) * word(args, 6)
 
 
-@kernel(_attend_units)
-def attend(args, step, unit, scratch):
-    """One item's queries for one kv head.
+def _attend(element: Element) -> Kernel:
+    size, to_floats = element.size, _to_floats(element)
+    direct_scores, direct_values = _direct_scores(element), _direct_values(element)
 
-    args: 0 q [T, H*d] f32, 1 out [T, H*d] f32, 2 items, 3 partials, 4 the layer's cache, 5 bytes of a block in it,
-    6 kv heads, 7 query heads of each, 8 head_dim, 9 factor of q, 10 window (0: none), 11 cap of the scores (0.0: none)
-    """
-    kv_heads, share, d, window = word(args, 6), word(args, 7), word(args, 8), word(args, 10)
-    cap = real(args, 11)
-    item, head = word(args, 2) + unit // kv_heads * ITEM, unit % kv_heads
-    first, queries, row = load_i32(item), load_i32(item + 4), load_i32(item + 8)
-    partial, chunks = load_i32(item + 20), load_i32(item + 24)
-    position = load_i32(word(step, STEP_POSITIONS) + first * 4)
-    table = word(step, STEP_TABLE) + load_i32(word(step, STEP_TABLE_STARTS) + row * 4) * 4
-    cache, block_bytes = word(args, 4) + head * d * (4 * BLOCK), word(args, 5)
+    @kernel(_attend_units, name=f"attention.attend_{element.name}")
+    def attend(args, step, unit, scratch):
+        """One item's queries for one kv head.
 
-    rows = queries * share
-    direct = rows <= DIRECT_ROWS
-    padded = rows if direct else (rows + WIDE - 1) // WIDE * WIDE
-    q = scratch
-    o = q + padded * d * 4
-    sums = o + padded * d * 4
-    scores = sums + padded * d * 4
-    l = scores + padded * 64
-    k = l + padded * 32
-    v = k + d * 64
-    m = v + d * 64
-    state = m + padded * 4
+        args: 0 q [T, H*d] f32, 1 out [T, H*d] f32, 2 items, 3 partials, 4 the layer's cache, 5 bytes of a block in it,
+        6 kv heads, 7 query heads of each, 8 head_dim, 9 factor of q, 10 window (0: none), 11 cap of scores (0.0: none)
+        """
+        kv_heads, share, d, window = word(args, 6), word(args, 7), word(args, 8), word(args, 10)
+        k_bytes = d * BLOCK * size  # of a block; V takes as many
+        cap = real(args, 11)
+        item, head = word(args, 2) + unit // kv_heads * ITEM, unit % kv_heads
+        first, queries, row = load_i32(item), load_i32(item + 4), load_i32(item + 8)
+        partial, chunks = load_i32(item + 20), load_i32(item + 24)
+        position = load_i32(word(step, STEP_POSITIONS) + first * 4)
+        table = word(step, STEP_TABLE) + load_i32(word(step, STEP_TABLE_STARTS) + row * 4) * 4
+        cache, block_bytes = word(args, 4) + head * 2 * k_bytes, word(args, 5)
 
-    out_bytes = kv_heads * share * d * 4
-    offset = first * out_bytes + head * share * d * 4
-    # queries as the register tiles read them: tiles of `width` rows (the last may be narrower), each [d][its rows]
-    width = NARROW if direct else WIDE
-    _clear(q, padded * d)
-    _clear(sums, padded * d)
-    for r in range(rows):
-        tile = r // width * width
-        source = word(args, 0) + offset + r // share * out_bytes + r % share * d * 4
-        _scatter(source, q + (tile * d + r - tile) * 4, min(width, padded - tile) * 4, d, real(args, 9))
-        store_f32(state + r * 8, NOTHING)
-        store_f32(state + r * 8 + 4, 0.0)
-    after = position + queries
-    lowest = max(0, position - window + 1) // BLOCK * BLOCK if window > 0 else 0
-    for chunk in range(load_i32(item + 12), load_i32(item + 16)):
-        _clear(o, padded * d)
-        _clear(l, padded * 8)
+        rows = queries * share
+        direct = rows <= DIRECT_ROWS
+        padded = rows if direct else (rows + WIDE - 1) // WIDE * WIDE
+        q = scratch
+        o = q + padded * d * 4
+        sums = o + padded * d * 4
+        scores = sums + padded * d * 4
+        l = scores + padded * 64
+        k = l + padded * 32
+        v = k + d * 64
+        m = v + d * 64
+        state = m + padded * 4
+
+        out_bytes = kv_heads * share * d * 4
+        offset = first * out_bytes + head * share * d * 4
+        # queries as the register tiles read them: tiles of `width` rows (the last may be narrower), each [d][its rows]
+        width = NARROW if direct else WIDE
+        _clear(q, padded * d)
+        _clear(sums, padded * d)
         for r in range(rows):
-            store_f32(m + r * 4, NOTHING)
-        end = min((chunk + 1) * CHUNK, after)
-        for base in range(max(chunk * CHUNK, lowest), end, BLOCK):
-            here = cache + load_i32(table + base // BLOCK * 4) * block_bytes
-            keys = min(BLOCK, end - base)
-            if direct:
-                following = here
-                if base + BLOCK < end:
-                    following = cache + load_i32(table + (base // BLOCK + 1) * 4) * block_bytes
-                _direct_scores(q, here, d, rows, scores, following)
-                if cap > 0:
-                    for r in range(rows):
-                        _cap(scores + r * 64, cap)
-                for query in range(queries):
-                    seen = position + query + 1 - base
-                    hidden = seen - window if window > 0 else 0
-                    _soften_query(scores, m, l, o, d, share, query * share, hidden, seen)
-                _direct_values(scores, here + d * 32, d, rows, keys, o)
-            else:
-                _to_floats(here, k, d * BLOCK)
-                _to_floats(here + d * 32, v, d * keys)
-                # of the queries, those before the block and those whose window is past it do not see it
-                begin = max(0, base - position) * share // WIDE * WIDE
-                stop = padded
-                if window > 0:
-                    stop = min(padded, (max(0, base + BLOCK - 1 + window - position) * share + WIDE - 1) // WIDE * WIDE)
-                for r in range(begin, stop, WIDE):
-                    _scores_wide(q + r * d * 4, k, d, scores + r * 64, k)
-                if cap > 0:
-                    for r in range(begin, stop):
-                        _cap(scores + r * 64, cap)
-                for query in range(begin // share, min(queries, (stop + share - 1) // share)):
-                    seen = position + query + 1 - base
-                    hidden = seen - window if window > 0 else 0
-                    _soften_query(scores, m, l, o, d, share, query * share, hidden, seen)
-                for r in range(begin, stop, WIDE):
-                    for c in range(0, d - 15, 16):
-                        _values_wide(scores + r * 64, v + c * 4, d, keys, o + (r * d + c) * 4)
-                    if d % 16 != 0:
-                        _rest_wide(scores + r * 64, v + (d - 8) * 4, d, keys, o + (r * d + d - 8) * 4)
-        for r in range(rows):
-            weight = total(load_f32x8(l + r * 32))
-            if partial >= 0:
-                record = partial + r // share * chunks + chunk
-                _keep_partial(args, record, head * share + r % share, load_f32(m + r * 4), weight, o + r * d * 4, d)
-            elif weight > 0:
-                _merge(state + r * 8, sums + r * d * 4, load_f32(m + r * 4), weight, o + r * d * 4, d)
-    if partial < 0:
-        for r in range(rows):
-            place = word(args, 1) + offset + r // share * out_bytes + r % share * d * 4
-            _scale_to(sums + r * d * 4, 1.0 / load_f32(state + r * 8 + 4), place, d)
+            tile = r // width * width
+            source = word(args, 0) + offset + r // share * out_bytes + r % share * d * 4
+            _scatter(source, q + (tile * d + r - tile) * 4, min(width, padded - tile) * 4, d, real(args, 9))
+            store_f32(state + r * 8, NOTHING)
+            store_f32(state + r * 8 + 4, 0.0)
+        after = position + queries
+        lowest = max(0, position - window + 1) // BLOCK * BLOCK if window > 0 else 0
+        for chunk in range(load_i32(item + 12), load_i32(item + 16)):
+            _clear(o, padded * d)
+            _clear(l, padded * 8)
+            for r in range(rows):
+                store_f32(m + r * 4, NOTHING)
+            end = min((chunk + 1) * CHUNK, after)
+            for base in range(max(chunk * CHUNK, lowest), end, BLOCK):
+                here = cache + load_i32(table + base // BLOCK * 4) * block_bytes
+                keys = min(BLOCK, end - base)
+                if direct:
+                    following = here
+                    if base + BLOCK < end:
+                        following = cache + load_i32(table + (base // BLOCK + 1) * 4) * block_bytes
+                    direct_scores(q, here, d, rows, scores, following)
+                    if cap > 0:
+                        for r in range(rows):
+                            _cap(scores + r * 64, cap)
+                    for query in range(queries):
+                        seen = position + query + 1 - base
+                        hidden = seen - window if window > 0 else 0
+                        _soften_query(scores, m, l, o, d, share, query * share, hidden, seen)
+                    direct_values(scores, here + k_bytes, d, rows, keys, o)
+                else:
+                    to_floats(here, k, d * BLOCK)
+                    to_floats(here + k_bytes, v, d * keys)
+                    # of the queries, those before the block and those whose window is past it do not see it
+                    begin = max(0, base - position) * share // WIDE * WIDE
+                    stop = padded
+                    if window > 0:
+                        past = max(0, base + BLOCK - 1 + window - position) * share
+                        stop = min(padded, (past + WIDE - 1) // WIDE * WIDE)
+                    for r in range(begin, stop, WIDE):
+                        _scores_wide(q + r * d * 4, k, d, scores + r * 64, k)
+                    if cap > 0:
+                        for r in range(begin, stop):
+                            _cap(scores + r * 64, cap)
+                    for query in range(begin // share, min(queries, (stop + share - 1) // share)):
+                        seen = position + query + 1 - base
+                        hidden = seen - window if window > 0 else 0
+                        _soften_query(scores, m, l, o, d, share, query * share, hidden, seen)
+                    for r in range(begin, stop, WIDE):
+                        for c in range(0, d - 15, 16):
+                            _values_wide(scores + r * 64, v + c * 4, d, keys, o + (r * d + c) * 4)
+                        if d % 16 != 0:
+                            _rest_wide(scores + r * 64, v + (d - 8) * 4, d, keys, o + (r * d + d - 8) * 4)
+            for r in range(rows):
+                weight = total(load_f32x8(l + r * 32))
+                if partial >= 0:
+                    record = partial + r // share * chunks + chunk
+                    _keep_partial(args, record, head * share + r % share, load_f32(m + r * 4), weight, o + r * d * 4, d)
+                elif weight > 0:
+                    _merge(state + r * 8, sums + r * d * 4, load_f32(m + r * 4), weight, o + r * d * 4, d)
+        if partial < 0:
+            for r in range(rows):
+                place = word(args, 1) + offset + r // share * out_bytes + r % share * d * 4
+                _scale_to(sums + r * d * 4, 1.0 / load_f32(state + r * 8 + 4), place, d)
+
+    return attend
 
 
 _helper = njit(error_model="numpy")
@@ -481,6 +499,8 @@ def merge(args, step, unit, scratch):
 
 # ---- recording
 
+ATTENDS = {element: _attend(element) for element in ELEMENTS}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionWork:
@@ -506,9 +526,11 @@ class AttentionWork:
         """The op that has to come before the first attention of a program."""
         return Op(plan, (self.items, self.merges, self.partials), writes=(self.items, self.merges))
 
-    def attended(self, q: Buffer, attention: Attention, cache: Any, block_bytes: int) -> tuple[list[Op], Buffer]:
+    def attended(
+        self, q: Buffer, attention: Attention, cache: Any, block_bytes: int, element: Element
+    ) -> tuple[list[Op], Buffer]:
         """The ops of one layer and what they make, [T, H*d]. `cache` is (the address of) the layer's part of the KV
-        cache, `block_bytes` the distance of its blocks."""
+        cache, of this element, `block_bytes` the distance of its blocks."""
         a = attention
         rows = -(-TILE * (a.heads // a.kv_heads) // WIDE) * WIDE
         assert a.head_dim % 8 == 0, "head_dim is a multiple of 8"
@@ -522,6 +544,6 @@ class AttentionWork:
         first = (q, out, self.items, partials, cache, block_bytes, *shape)
         then = (q, out, self.merges, partials, cache, block_bytes, *shape)
         return [
-            Op(attend, first, reads=(q, self.items), writes=(out, partials)),
+            Op(ATTENDS[element], first, reads=(q, self.items), writes=(out, partials)),
             Op(merge, then, reads=(self.merges, partials), writes=(out,)),
         ], out

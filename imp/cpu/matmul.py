@@ -1,10 +1,11 @@
 """y = x W^T [+ bias] [+ y]: one kernel for each weight layout of pack.py.
 
-Integer layouts multiply bytes: activations come quantised to int8 with a scale for every 32 columns, packed so that all
-addresses of a tile are a base plus constants. A *tile* is TILE tokens; block b of a tile is one record (see
-`tile_block`): [TILE][32] int8, [TILE] float32 scales, [TILE] float32 scale * sum of the 32 integers (what a weight's
-minimum is multiplied by). One vector of weights is 4 columns of 8 rows, and meets the 4 activations of a token
-broadcast to all rows, so nothing is ever summed across a register. Float layouts take float32 rows as they are.
+Integer layouts multiply bytes: activations come quantised to int8 with a scale for every 16 columns (half a block: what
+costs accuracy is their outliers), packed so that all addresses of a tile are a base plus constants. A *tile* is TILE
+tokens; block b of a tile is one record: [TILE][32] int8, [2][TILE] float32 scales, [TILE] float32 sums of the 32 values
+as quantised (what a weight's minimum is multiplied by). One vector of weights is 4 columns of 8 rows, and meets the 4
+activations of a token broadcast to all rows, so nothing is ever summed across a register. Float layouts take float32
+rows as they are.
 
 A token's result is the same bits in whatever tile, batch, share or thread it is computed: the float operations of one
 output are always block after block in one accumulator. Order of work: a unit is a run of row groups for up to
@@ -47,7 +48,7 @@ from .simd import (
 TILE = 4  # more tokens than this need more registers than AVX2 has
 TOKENS_AT_ONCE = 128
 TILE_SCALES = TILE * BLOCK  # offset of the scales in a tile's block
-TILE_SUMS = TILE_SCALES + TILE * 4
+TILE_SUMS = TILE_SCALES + 2 * TILE * 4
 TILE_BLOCK_BYTES = TILE_SUMS + TILE * 4
 UNIT_BYTES = 64 << 10  # of weights: small enough to share well, large enough to stream (32 KiB costs 8 % at decode)
 AHEAD = 2048  # bytes the prefetch runs ahead of the weights; 1 to 4 KiB are the same within the noise
@@ -65,22 +66,21 @@ def quantised_bytes(tokens: int, columns: int) -> int:
     return -(-tokens // TILE) * (columns // BLOCK) * TILE_BLOCK_BYTES
 
 
-def _nibble_sums(layout: Layout, weights: V, x: V, tokens: int) -> list[list[V]]:
-    """Eight products of at most 15 * 127 twice fit in 16 bits, so one widening serves the whole block."""
-    pairs: list[V | None] = [None] * tokens
+def _nibble_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
+    """Four products of at most 15 * 127 twice fit in 16 bits, so one widening serves half a block."""
+    pairs: list[list[V | None]] = [[None, None] for _ in range(tokens)]
     for v in range(4):
-        low, high = nibbles(load_i8x32(weights + v * 32))
-        for quad, q in ((v, low), (v + 4, high)):
+        for half, q in enumerate(nibbles(load_i8x32(weights + v * 32))):
             for t in range(tokens):
-                product = dot_pairs_u8i8(q, broadcast_i8x4(x + (t * BLOCK + quad * 4)))
-                before = pairs[t]
-                pairs[t] = product if before is None else before + product
-    return [[sum_pairs_i16(p)] for p in pairs]
+                product = dot_pairs_u8i8(q, broadcast_i8x4(x + (t * BLOCK + (half * 4 + v) * 4)))
+                before = pairs[t][half]
+                pairs[t][half] = product if before is None else before + product
+    return [[sum_pairs_i16(p) for p in halves] for halves in pairs]
 
 
-def _small_byte_sums(layout: Layout, weights: V, x: V, tokens: int) -> list[list[V]]:
+def _small_byte_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
     """Integers of 0 to 31: four products of at most 31 * 127 twice fit in 16 bits."""
-    sums: list[V | None] = [None] * tokens
+    sums: list[list[V]] = [[] for _ in range(tokens)]
     for first in (0, 4):
         pairs: list[V | None] = [None] * tokens
         for quad in range(first, first + 4):
@@ -90,23 +90,21 @@ def _small_byte_sums(layout: Layout, weights: V, x: V, tokens: int) -> list[list
                 before = pairs[t]
                 pairs[t] = product if before is None else before + product
         for t, p in enumerate(pairs):
-            before = sums[t]
-            sums[t] = sum_pairs_i16(p) if before is None else before + sum_pairs_i16(p)
-    return [[s] for s in sums if s is not None]
+            sums[t].append(sum_pairs_i16(p))
+    return sums
 
 
-def _byte_sums(layout: Layout, weights: V, x: V, tokens: int) -> list[list[V]]:
+def _byte_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
     """|w| times x with w's sign: the instruction wants one side unsigned."""
-    sums: list[list[V | None]] = [[None] * layout.scales for _ in range(tokens)]
+    sums: list[list[V | None]] = [[None, None] for _ in range(tokens)]
     for quad in range(8):
         q = load_i8x32(weights + quad * 32)
         size = absolute_i8(q)
-        part = quad * layout.scales // 8
         for t in range(tokens):
             turned = signed_as(broadcast_i8x4(x + (t * BLOCK + quad * 4)), q)
             product = sum_pairs_i16(dot_pairs_u8i8(size, turned))
-            before = sums[t][part]
-            sums[t][part] = product if before is None else before + product
+            before = sums[t][quad // 4]
+            sums[t][quad // 4] = product if before is None else before + product
     return sums  # type: ignore[return-value]
 
 
@@ -122,7 +120,7 @@ def _integer_tile(layout: Layout, tokens: int):
             here, at = V(w.ir), V(x.ir)
             for line in range(0, layout.record.itemsize, 64):
                 prefetch(here + (AHEAD + line))
-            integers = block_sums(layout, here + fields["q"], at, tokens)
+            integers = block_sums(here + fields["q"], at, tokens)
             scales = [load_f16x8(here + fields[name]) for name in ("d", "d1")[: layout.scales]]
             if layout.bias:
                 offset = scales[0] * -float(layout.bias)
@@ -130,9 +128,14 @@ def _integer_tile(layout: Layout, tokens: int):
                 offset = load_f16x8(here + fields["m"])
             for t in range(tokens):
                 (total,) = sums[t]
-                x_scale = broadcast_f32(at + (TILE_SCALES + t * 4))
-                for scale, integer in zip(scales, integers[t], strict=True):
-                    total.set(fma(scale * x_scale, to_float(integer), total))
+                left, right = (
+                    to_float(integer) * broadcast_f32(at + (TILE_SCALES + (half * TILE + t) * 4))
+                    for half, integer in enumerate(integers[t])
+                )
+                if layout.scales == 1:
+                    total.set(fma(scales[0], left + right, total))
+                else:
+                    total.set(fma(scales[1], right, fma(scales[0], left, total)))
                 if layout.bias or layout.minimum:
                     total.set(fma(offset, broadcast_f32(at + (TILE_SUMS + t * 4)), total))
             w += layout.record.itemsize

@@ -18,9 +18,10 @@ from ..model.sampling import Drawn, SamplingPlan
 from ..weights.checkpoint import Weight
 from .attention import AttentionWork
 from .cache import CompiledKernels, Progress, compile_all
+from .kv import HALF, Element, element_of
 from .matmul import MATMULS, UNIT_BYTES, quantised_bytes
 from .pack import Arena, Packed
-from .pointwise import EMBEDS, GLUS, KV_BLOCK, norm, norm_add, norm_wanted, quantise, rotate_store, softcap
+from .pointwise import EMBEDS, GLUS, KV_BLOCK, ROTATE_STORES, norm, norm_add, norm_wanted, quantise, softcap
 from .program import (
     STEP_CONTEXTS,
     STEP_POSITIONS,
@@ -84,9 +85,17 @@ class Activation:
 class Recorder:
     """model.ops.Ops whose calls append to `ops`. Weights are collected in `weights` and packed afterwards."""
 
-    def __init__(self, limits: StepLimits, threads: int, planes: Sequence[tuple[int, int]], logits: np.ndarray) -> None:
+    def __init__(
+        self,
+        limits: StepLimits,
+        threads: int,
+        planes: Sequence[tuple[int, int]],
+        logits: np.ndarray,
+        element: Element = HALF,
+    ) -> None:
         self.limits, self.threads = limits, threads
         self.planes = planes  # of each layer: address of its KV cache, bytes of a block in it
+        self.element = element  # of the KV cache
         self.logits_out = logits
         self.ops: list[Op] = []
         self.weights: dict[Weight, Packed] = {}
@@ -138,11 +147,12 @@ class Recorder:
         for each in (a.q_norm, a.k_norm):
             norms += [0, 0.0] if each is None else [_vector(each.weight), float(each.eps)]
         args = (source, qkv.stride, q.floats, a.heads, a.kv_heads, a.head_dim, *turn, *norms, plane, block_bytes)
-        self._record(rotate_store, args, reads=[source], writes=[q.floats])
+        self._record(ROTATE_STORES[self.element], args, reads=[source], writes=[q.floats])
         return q
 
     def attend(self, q: Activation, attention: Attention) -> Activation:
-        ops, out = self.work.attended(self._as_floats(q), attention, *self.planes[attention.layer])
+        plane, block_bytes = self.planes[attention.layer]
+        ops, out = self.work.attended(self._as_floats(q), attention, plane, block_bytes, self.element)
         for op in ops:
             self._append(op)
         return Activation(self.limits.tokens, attention.heads * attention.head_dim, out)
@@ -287,7 +297,8 @@ class CpuBackend:
         return f"cpu, {self.thread_count} threads, {self.features}"
 
     def kv_block_bytes(self, model: Model, block_size: int) -> int:
-        return sum(2 * 2 * block_size * kv.kv_heads * kv.head_dim for kv in model.kv_layers)
+        element = element_of(model)
+        return sum(element.block_bytes(layer, block_size) for layer in model.kv_layers)
 
     def load(self, model: Model, limits: StepLimits) -> None:
         """Record, pack, compile. Raises ValueError where the model's shapes are outside what the kernels do."""
@@ -296,7 +307,7 @@ class CpuBackend:
         self.limits = limits
         self._kv = np.zeros(self.kv_block_bytes(model, KV_BLOCK) * limits.blocks + 64, np.uint8)
         self._logits = np.zeros((limits.logit_rows, model.vocab), np.float32)
-        recorder = Recorder(limits, self.thread_count, self._planes(model, limits), self._logits)
+        recorder = Recorder(limits, self.thread_count, self._planes(model, limits), self._logits, element_of(model))
         model.forward(recorder)
         self._arena = Arena(sum(packed.size for packed in recorder.weights.values()))
         for packed in recorder.weights.values():
@@ -308,8 +319,8 @@ class CpuBackend:
 
     def _planes(self, model: Model, limits: StepLimits) -> list[tuple[int, int]]:
         planes, start = [], self._kv.ctypes.data
-        for kv in model.kv_layers:
-            block_bytes = 2 * 2 * KV_BLOCK * kv.kv_heads * kv.head_dim
+        for layer in model.kv_layers:
+            block_bytes = element_of(model).block_bytes(layer, KV_BLOCK)
             planes.append((start, block_bytes))
             start += block_bytes * limits.blocks
         return planes

@@ -12,7 +12,8 @@ import math
 import numpy as np
 from numba import njit
 
-from .matmul import TILE, TILE_BLOCK_BYTES, TILE_SCALES
+from .kv import ELEMENTS, Element
+from .matmul import TILE, TILE_BLOCK_BYTES, TILE_SCALES, TILE_SUMS
 from .pack import BLOCK, LAYOUTS, Layout
 from .program import (
     STEP_POSITIONS,
@@ -47,8 +48,6 @@ from .simd import (
     real,
     splat,
     store,
-    store_f16,
-    store_f16x8,
     store_f32,
     store_i8x8,
     tanh,
@@ -82,20 +81,23 @@ def per_token(args, step):
     return _units(word(step, STEP_TOKENS))
 
 
-@micro(int64, int64, int64)
-def _quantise_block(x: V, integers: V, scales: V) -> None:
-    """32 floats -> 32 int8 by the largest magnitude; scale and scale * sum go where the tile has them."""
-    parts = [load_f32x8(x + i * 32) for i in range(4)]
-    sizes = [absolute(part) for part in parts]
-    top = largest(maximum(maximum(sizes[0], sizes[1]), maximum(sizes[2], sizes[3])))
-    # the smallest divisor keeps 127 / top finite: blocks of less are zeros
-    inverse = 127.0 / maximum(splat(top), constant(1e-30, f32x8.ir))
-    rounded = [to_int(part * inverse) for part in parts]
-    for i, part in enumerate(rounded):
-        store_i8x8(integers + i * 8, part)
-    scale = top * (1.0 / 127.0)
-    store(scales, scale)
-    store(scales + TILE * 4, scale * total(to_float((rounded[0] + rounded[1]) + (rounded[2] + rounded[3]))))
+@micro(int64, int64, int64, int64)
+def _quantise_block(x: V, integers: V, scales: V, sums: V) -> None:
+    """32 floats -> 32 int8, each 16 by their largest magnitude; scales [2] TILE apart, and the sum of what came out."""
+    sum_of_both = None
+    for half in (0, 1):
+        parts = [load_f32x8(x + (half * 2 + i) * 32) for i in range(2)]
+        top = largest(maximum(absolute(parts[0]), absolute(parts[1])))
+        # the smallest divisor keeps 127 / top finite: blocks of less are zeros
+        inverse = 127.0 / maximum(splat(top), constant(1e-30, f32x8.ir))
+        rounded = [to_int(part * inverse) for part in parts]
+        for i, part in enumerate(rounded):
+            store_i8x8(integers + (half * 2 + i) * 8, part)
+        scale = top * (1.0 / 127.0)
+        store(scales + half * TILE * 4, scale)
+        own = scale * total(to_float(rounded[0] + rounded[1]))
+        sum_of_both = own if sum_of_both is None else sum_of_both + own
+    store(sums, sum_of_both)
 
 
 @njit
@@ -105,7 +107,8 @@ def _quantise(x, token, first, stop, blocks, out):
     place = token % TILE
     for block in range(first // BLOCK, stop // BLOCK):
         at = tile + block * TILE_BLOCK_BYTES
-        _quantise_block(x + block * BLOCK * 4, at + place * BLOCK, at + TILE_SCALES + place * 4)
+        scales, sums = at + TILE_SCALES + place * 4, at + TILE_SUMS + place * 4
+        _quantise_block(x + block * BLOCK * 4, at + place * BLOCK, scales, sums)
 
 
 @kernel(per_token)
@@ -307,32 +310,40 @@ def _prepared(args, x, y, norm_weight, eps, position):
         _rotate(y, word(args, 6) + position * half * 4, word(args, 7) + position * half * 4, half)
 
 
-@kernel(per_token)
-def rotate_store(args, step, unit, scratch):
-    """args: 0 qkv, 1 stride, 2 q out [T, H*d], 3 heads, 4 kv heads, 5 head size, 6 cos, 7 sin, 8 their columns or 0,
-    9 q norm or 0, 10 its eps, 11 k norm or 0, 12 its eps, 13 the layer's cache, 14 bytes of a block in it.
+def _rotate_store(element: Element) -> Kernel:
+    size, store_element, store8 = element.size, element.store, element.store8
 
-    A kv head of a block is K [d][KV_BLOCK] then V [KV_BLOCK][d], halves."""
-    heads, kv_heads, d = word(args, 3), word(args, 4), word(args, 5)
-    first, stop = _span(unit, word(step, STEP_TOKENS))
-    for token in range(first, stop):
-        position = load_i32(word(step, STEP_POSITIONS) + token * 4)
-        slot = load_i32(word(step, STEP_SLOTS) + token * 4)
-        x = word(args, 0) + token * word(args, 1)
-        for head in range(heads):
-            q = word(args, 2) + (token * heads + head) * d * 4
-            _prepared(args, x + head * d * 4, q, word(args, 9), real(args, 10), position)
-        block = word(args, 13) + slot // KV_BLOCK * word(args, 14)
-        offset = slot % KV_BLOCK
-        for head in range(kv_heads):
-            keys = block + head * 2 * d * KV_BLOCK * 2
-            _prepared(args, x + (heads + head) * d * 4, scratch, word(args, 11), real(args, 12), position)
-            for i in range(d):
-                store_f16(keys + (i * KV_BLOCK + offset) * 2, load_f32(scratch + i * 4))
-            values = keys + (KV_BLOCK + offset) * d * 2
-            v = x + (heads + kv_heads + head) * d * 4
-            for i in range(0, d, 8):
-                store_f16x8(values + i * 2, load_f32x8(v + i * 4))
+    @kernel(per_token, name=f"pointwise.rotate_store_{element.name}")
+    def rotate_store(args, step, unit, scratch):
+        """args: 0 qkv, 1 stride, 2 q out [T, H*d], 3 heads, 4 kv heads, 5 head size, 6 cos, 7 sin, 8 their columns or
+        0, 9 q norm or 0, 10 its eps, 11 k norm or 0, 12 its eps, 13 the layer's cache, 14 bytes of a block in it.
+
+        A kv head of a block is K [d][KV_BLOCK] then V [KV_BLOCK][d], elements."""
+        heads, kv_heads, d = word(args, 3), word(args, 4), word(args, 5)
+        first, stop = _span(unit, word(step, STEP_TOKENS))
+        for token in range(first, stop):
+            position = load_i32(word(step, STEP_POSITIONS) + token * 4)
+            slot = load_i32(word(step, STEP_SLOTS) + token * 4)
+            x = word(args, 0) + token * word(args, 1)
+            for head in range(heads):
+                q = word(args, 2) + (token * heads + head) * d * 4
+                _prepared(args, x + head * d * 4, q, word(args, 9), real(args, 10), position)
+            block = word(args, 13) + slot // KV_BLOCK * word(args, 14)
+            offset = slot % KV_BLOCK
+            for head in range(kv_heads):
+                keys = block + head * 2 * d * KV_BLOCK * size
+                _prepared(args, x + (heads + head) * d * 4, scratch, word(args, 11), real(args, 12), position)
+                for i in range(d):
+                    store_element(keys + (i * KV_BLOCK + offset) * size, load_f32(scratch + i * 4))
+                values = keys + (KV_BLOCK + offset) * d * size
+                v = x + (heads + kv_heads + head) * d * 4
+                for i in range(0, d, 8):
+                    store8(values + i * size, load_f32x8(v + i * 4))
+
+    return rotate_store
+
+
+ROTATE_STORES = {element: _rotate_store(element) for element in ELEMENTS}
 
 
 # Logits

@@ -410,11 +410,15 @@ class Connection(asyncio.Protocol):
         if self._eof or not self._transport.can_write_eof():
             self._close()
             return
+        try:
+            self._transport.write_eof()
+        except OSError:  # the client has gone already; the loop is about to tell
+            self._close()
+            return
         self._lingering = True
         if not self._reading:
             self._reading = True
             self._transport.resume_reading()
-        self._transport.write_eof()
         self._expect_until(LINGER_IDLE_S, self._loop.time() + LINGER_S)
 
     # -- time

@@ -71,6 +71,13 @@ class Decoder:
         attentions = [block.mixer.attention for block in self.blocks]
         return tuple(KVLayer(a.kv_heads, a.head_dim) for a in attentions)
 
+    @property
+    def formats(self) -> frozenset[str]:
+        linears = [self.head]
+        for block in self.blocks:
+            linears += [block.mixer.qkv, block.mixer.out, block.mlp.gate_up, block.mlp.down]
+        return frozenset(part.format.name for linear in linears for part in linear.parts)
+
     def forward(self, ops: Ops) -> Array:
         x = ops.embed(self.embedding, self.embedding_scale)
         for block in self.blocks:

@@ -118,6 +118,7 @@ class Model(Protocol):
     """What an architecture file builds (arch/): immutable once built."""
 
     kv_layers: tuple[KVLayer, ...]
+    formats: frozenset[str]  # names of the formats its matrices are stored in, the embedding's aside
     hidden: int
     vocab: int  # rows of the logits; may exceed the tokenizer's vocabulary
     context: int  # positions the model was trained for

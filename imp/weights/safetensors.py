@@ -1,8 +1,8 @@
 """A Hugging Face directory as a `Checkpoint`: safetensors files, one or sharded, and the JSON files beside them.
 
-Format: 8 bytes of header length, a JSON header of names, types, shapes and byte ranges, then the bytes (the
-safetensors project's README). The reader is ours because the library's NumPy interface has no bfloat16 and copies.
-Pickled weights are never loaded.
+Format: 8 bytes of header length, a JSON header of names, types, shapes and byte ranges, then the bytes without holes
+(the safetensors project's README). The library reads and validates the header; the tensors' bytes are mapped here,
+because its NumPy interface copies and has no bfloat16. Pickled weights are never loaded.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .mapped import MappedFile, TensorEntry, main_type, map_file, refuse_overlaps, tensor_size
+from safetensors import safe_open
+
+from .mapped import MappedFile, TensorEntry, main_type, map_file, tensor_size
 from .quant import TensorType
 from .weight import InvalidModel, TokenizerFiles, UnsupportedModel, Weight
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER = 100_000_000  # of the format
 MAX_DIMENSIONS = 8
+MAX_REASON = 300  # characters of the library's own words in an error; it repeats names of any length
 MAX_JSON = 1 << 26  # config.json and its like
 MAX_TOKENIZER = 1 << 28  # tokenizer.json; gemma's is 33 MB
 
@@ -32,7 +35,6 @@ TYPES = {
     }.items()
     for name in names.split()
 }
-SUB_BYTE = {"F4", "F6_E2M3", "F6_E3M2"}
 
 
 class SafetensorsCheckpoint:
@@ -77,7 +79,7 @@ class SafetensorsCheckpoint:
 def read_all(path: Path) -> dict[str, TensorEntry]:
     """Every tensor of the directory, by name."""
     if (path / SINGLE).exists():
-        return read_header(map_file(path / SINGLE))
+        return read_tensors(path / SINGLE)
     if (path / INDEX).exists():
         return read_shards(path)
     if any(path.glob("*.bin")) or any(path.glob("*.pt")) or any(path.glob("*.pth")):
@@ -94,7 +96,7 @@ def read_shards(path: Path) -> dict[str, TensorEntry]:
         # a plain name in this directory: no separators of any system, no "..", no drive letters
         if not isinstance(shard, str) or not shard.endswith(".safetensors") or set(shard) & set("/\\:\0"):
             raise InvalidModel(f"{INDEX}: tensor {tensor!r} is said to be in {shard!r}, which is not a plain file name")
-    shards = {shard: read_header(map_file(path / shard)) for shard in sorted(set(placed.values()))}
+    shards = {shard: read_tensors(path / shard) for shard in sorted(set(placed.values()))}
     tensors: dict[str, TensorEntry] = {}
     for tensor, shard in placed.items():
         if tensor not in shards[shard]:
@@ -103,50 +105,68 @@ def read_shards(path: Path) -> dict[str, TensorEntry]:
     return tensors
 
 
-def read_header(file: MappedFile) -> dict[str, TensorEntry]:
-    """The tensors of one file, every byte range checked: inside the file, of the right size, no overlap, no gap."""
+def read_tensors(path: Path) -> dict[str, TensorEntry]:
+    """The tensors of one file by name, in the order of their bytes.
+
+    The library has made sure that they follow each other without hole or overlap, so each starts where the one before
+    it ends. Raises InvalidModel, and UnsupportedModel for a type whose elements are not whole bytes.
+    """
+    file = map_file(path)
+    start = data_start(file)
+    entries: dict[str, TensorEntry] = {}
+    for name, dtype, shape in described(file):
+        entries[name] = place(file, name, dtype, shape, start)
+        start += entries[name].size
+    if start != len(file.data):
+        raise file.invalid(f"its tensors end at byte {start}, but the file has {len(file.data)} bytes")
+    return entries
+
+
+def data_start(file: MappedFile) -> int:
+    """Where the header ends. Refuses a header that the file cannot hold or the format does not allow."""
     total = len(file.data)
     if total < 8:
         raise file.invalid(f"the file has {total} bytes, too few for the length of a header")
     length = int.from_bytes(file.data[:8].tobytes(), "little")
-    if not 2 <= length <= min(MAX_HEADER, total - 8):
+    if not 2 <= length <= total - 8:
         raise file.invalid(f"the header is said to have {length} bytes, but {total - 8} are left in the file")
-    header = parse_json(file.data[8 : 8 + length].tobytes(), f"{file.name}: the header")
-    base = 8 + length
-    entries = {name: read_entry(file, name, line, base) for name, line in header.items() if name != "__metadata__"}
-    refuse_overlaps(entries.values())
-    described = sum(entry.size for entry in entries.values())
-    if described != total - base:
-        raise file.invalid(f"the header describes {described} bytes of tensors, but the file has {total - base}")
-    return entries
+    if length > MAX_HEADER:
+        raise file.invalid(f"the header has {length} bytes, more than the {MAX_HEADER} the format allows")
+    return 8 + length
 
 
-def read_entry(file: MappedFile, name: str, line: Any, base: int) -> TensorEntry:
+def described(file: MappedFile) -> list[tuple[str, str, list[int]]]:
+    """Name, type and shape of each tensor, ordered by offset, as the library reads and validates them."""
+    try:
+        with safe_open(file.path, framework="numpy") as opened:
+            views = [(name, opened.get_slice(name)) for name in opened.offset_keys()]
+            tensors = [(name, view.get_dtype(), view.get_shape()) for name, view in views]
+    except BaseException as error:
+        # a panic of the library's Rust code is no Exception, and its class cannot be imported
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise file.invalid(f"the file is damaged or incomplete ({reason(error)})") from error
+    # the library keeps the last of two lines of one name, which the format forbids
+    parse_json(file.data[8 : data_start(file)].tobytes(), f"{file.name}: the header")
+    return tensors
+
+
+def reason(error: BaseException) -> str:
+    """What the library says, short and on one line, whatever bytes of the file it repeats."""
+    said = str(error).removeprefix("Error while deserializing header: ") or type(error).__name__
+    said = said if len(said) <= MAX_REASON else said[:MAX_REASON] + "..."
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in said)
+
+
+def place(file: MappedFile, name: str, dtype: str, shape: list[int], start: int) -> TensorEntry:
     def refuse(fault: str) -> InvalidModel:
         return file.invalid(f"tensor {name!r} {fault}")
 
-    if not isinstance(line, dict) or not {"dtype", "shape", "data_offsets"} <= line.keys():
-        raise refuse("is not described by dtype, shape and data_offsets")
-    shape, offsets, dtype = line["shape"], line["data_offsets"], line["dtype"]
-    if not whole_numbers(shape) or len(shape) > MAX_DIMENSIONS:
-        raise refuse("has a shape that is not a short list of whole numbers")
-    if not whole_numbers(offsets) or len(offsets) != 2:
-        raise refuse("has data_offsets that are not two whole numbers")
-    if not isinstance(dtype, str) or dtype not in TYPES.keys() | SUB_BYTE:
-        raise refuse("has an unknown dtype")
-    if dtype in SUB_BYTE:
+    if dtype not in TYPES:
         raise UnsupportedModel(f"{file.name}: tensor {name!r} has the type {dtype}, which is not supported")
-    (begin, end), left = offsets, len(file.data) - base
-    if not begin <= end <= left:
-        raise refuse(f"has the byte range {begin} to {end}, but the file has {left} bytes of tensors")
-    size = tensor_size(TYPES[dtype], tuple(shape), refuse)
-    if size != end - begin:
-        raise refuse(f"has {end - begin} bytes, but {dtype} of shape {shape} takes {size}")
-    return TensorEntry(name, TYPES[dtype], tuple(shape), file, base + begin, size)
-
-
-def whole_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 63 for item in value)
+    if len(shape) > MAX_DIMENSIONS:
+        raise refuse(f"has {len(shape)} dimensions, more than {MAX_DIMENSIONS}")
+    return TensorEntry(name, TYPES[dtype], tuple(shape), file, start, tensor_size(TYPES[dtype], tuple(shape), refuse))
 
 
 def read_file(path: Path, limit: int) -> bytes:

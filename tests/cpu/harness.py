@@ -68,8 +68,8 @@ def values(w: Weight) -> np.ndarray:
 
 
 def quantised(x: np.ndarray) -> np.ndarray:
-    """x as int8 with a scale for every 32 columns would have it, in float64."""
-    blocks = x.astype(np.float64).reshape(len(x), -1, 32)
+    """x as int8 with a scale for every 16 columns would have it, in float64."""
+    blocks = x.astype(np.float64).reshape(len(x), -1, 16)
     scale = np.abs(blocks).max(axis=-1, keepdims=True) / 127
     integers = np.rint(np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0))
     return (integers * scale).reshape(x.shape)

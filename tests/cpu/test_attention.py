@@ -10,6 +10,7 @@ import pytest
 
 from imp.cpu.attention import AttentionWork
 from imp.cpu.cache import CompiledKernels, compile_all
+from imp.cpu.kv import ELEMENTS, FLOAT, HALF, Element, element_of
 from imp.cpu.program import (
     STEP_CONTEXTS,
     STEP_POSITIONS,
@@ -23,7 +24,11 @@ from imp.cpu.program import (
 )
 from imp.cpu.simd import detect
 from imp.cpu.threads import Threads
+from imp.model import arch
 from imp.model.ops import Attention, StepLimits
+from imp.weights.quant import FORMATS
+from tests.cpu.harness import step
+from tests.model.test_arch import checkpoint
 
 BLOCK = 16
 
@@ -40,6 +45,14 @@ def threads(request: pytest.FixtureRequest, kernels: CompiledKernels):
     threads.close()
 
 
+@pytest.fixture(scope="module", params=ELEMENTS, ids=lambda element: element.name)
+def element(request: pytest.FixtureRequest) -> Element:
+    return request.param
+
+
+DTYPES = {HALF: np.float16, FLOAT: np.float32}
+
+
 def make(heads: int, kv_heads: int, d: int, window: int | None = None, softcap: float | None = None) -> Attention:
     return Attention(0, heads, kv_heads, d, scale=d**-0.5, rope=None, window=window, softcap=softcap)
 
@@ -47,19 +60,20 @@ def make(heads: int, kv_heads: int, d: int, window: int | None = None, softcap: 
 class Cache:
     """Sequences of keys and values scattered over blocks; everything not written is NaN."""
 
-    def __init__(self, rng: np.random.Generator, lengths: list[int], kv_heads: int, d: int) -> None:
+    def __init__(self, element: Element, rng: np.random.Generator, lengths: list[int], kv_heads: int, d: int) -> None:
+        self.element, dtype = element, DTYPES[element]
         counts = [-(-n // BLOCK) for n in lengths]
         blocks = rng.permutation(sum(counts) + 1).astype(np.int32)  # one that nobody owns
         self.tables = np.split(blocks, np.cumsum(counts))[:-1]
-        self.keys = [(rng.standard_normal((n, kv_heads, d)) * 1.5).astype(np.float16) for n in lengths]
-        self.values = [rng.standard_normal((n, kv_heads, d)).astype(np.float16) for n in lengths]
-        self.halves = np.full((len(blocks), kv_heads, 2 * BLOCK * d), np.nan, np.float16)
+        self.keys = [(rng.standard_normal((n, kv_heads, d)) * 1.5).astype(dtype) for n in lengths]
+        self.values = [rng.standard_normal((n, kv_heads, d)).astype(dtype) for n in lengths]
+        self.memory = np.full((len(blocks), kv_heads, 2 * BLOCK * d), np.nan, dtype)
         for table, keys, values in zip(self.tables, self.keys, self.values, strict=True):
             for p in range(len(keys)):
-                block = self.halves[table[p // BLOCK]]
+                block = self.memory[table[p // BLOCK]]
                 block[:, : BLOCK * d].reshape(kv_heads, d, BLOCK)[:, :, p % BLOCK] = keys[p]
                 block[:, BLOCK * d :].reshape(kv_heads, BLOCK, d)[:, p % BLOCK] = values[p]
-        self.block_bytes = self.halves[0].nbytes
+        self.block_bytes = self.memory[0].nbytes
 
 
 Row = tuple[int, int, int]  # sequence, first position, positions
@@ -76,12 +90,12 @@ def run(
 ) -> np.ndarray:
     """One step of these rows; `queries` holds [positions, H*d] of each sequence. [T, H*d]"""
     tokens = sum(count for _, _, count in rows)
-    limits = StepLimits(tokens, len(rows), 1, max(len(q) for q in queries), len(cache.halves))
+    limits = StepLimits(tokens, len(rows), 1, max(len(q) for q in queries), len(cache.memory))
     work = AttentionWork.sized(limits)
     if partials is not None:
         work = AttentionWork(work.items, work.merges, partials, work.tokens)
     q = Buffer(tokens * a.heads * a.head_dim * 4, "q")
-    ops, out = work.attended(q, a, cache.halves, cache.block_bytes)
+    ops, out = work.attended(q, a, cache.memory, cache.block_bytes, cache.element)
     ops = [work.planned(), *ops]
     addresses = compile_all(kernels, [op.kernel for op in ops])
     program = build(ops, addresses, pinned=(q, out))
@@ -148,10 +162,10 @@ def name(a: Attention) -> str:
 
 
 @pytest.mark.parametrize("a", SHAPES, ids=name)
-def test_output_is_that_of_the_definition(kernels, threads, a) -> None:
+def test_output_is_that_of_the_definition(kernels, threads, element, a) -> None:
     rng = np.random.default_rng(1)
     lengths = [1, 15, 16, 17, 700, 1100, 530]
-    cache, queries = Cache(rng, lengths, a.kv_heads, a.head_dim), some_queries(rng, lengths, a)
+    cache, queries = Cache(element, rng, lengths, a.kv_heads, a.head_dim), some_queries(rng, lengths, a)
     rows = [(0, 0, 1), (1, 0, 15), (2, 15, 1), (3, 16, 1), (4, 640, 60), (5, 1099, 1), (6, 526, 4)]
     out = run(kernels, threads, a, cache, queries, rows)
     want = expected(a, cache, queries, rows)
@@ -159,10 +173,10 @@ def test_output_is_that_of_the_definition(kernels, threads, a) -> None:
 
 
 @pytest.mark.parametrize("a", SHAPES, ids=name)
-def test_same_bits_however_the_step_is_cut(kernels, threads, a) -> None:
+def test_same_bits_however_the_step_is_cut(kernels, threads, element, a) -> None:
     rng = np.random.default_rng(2)
     lengths = [1060, 40, 9]
-    cache, queries = Cache(rng, lengths, a.kv_heads, a.head_dim), some_queries(rng, lengths, a)
+    cache, queries = Cache(element, rng, lengths, a.kv_heads, a.head_dim), some_queries(rng, lengths, a)
     start = 1060 - 100  # earlier positions are a cached prefix
     whole = run(kernels, threads, a, cache, queries, [(0, start, 100), (1, 0, 40), (2, 0, 9)])
     wanted = {(0, start): whole[:100], (1, 0): whole[100:140], (2, 0): whole[140:]}
@@ -178,32 +192,86 @@ def test_same_bits_however_the_step_is_cut(kernels, threads, a) -> None:
 
 
 @pytest.mark.parametrize("a", [make(9, 3, 64), make(4, 1, 256, window=512), make(2, 2, 80)], ids=name)
-def test_one_by_one_gives_the_bits_of_a_prompt(kernels, threads, a) -> None:
+def test_one_by_one_gives_the_bits_of_a_prompt(kernels, threads, element, a) -> None:
     rng = np.random.default_rng(3)
     lengths = [1040]
-    cache, queries = Cache(rng, lengths, a.kv_heads, a.head_dim), some_queries(rng, lengths, a)
+    cache, queries = Cache(element, rng, lengths, a.kv_heads, a.head_dim), some_queries(rng, lengths, a)
     whole = run(kernels, threads, a, cache, queries, [(0, 0, 1040)])
     for p in [*range(0, 1040, 61), 510, 511, 512, 513, 1023, 1024, 1039]:
         alone = run(kernels, threads, a, cache, queries, [(0, p, 1)])
         assert np.array_equal(alone[0].view(np.uint32), whole[p].view(np.uint32)), p
 
 
-def test_scores_far_apart_stay_finite(kernels, threads) -> None:
+def test_scores_far_apart_stay_finite(kernels, threads, element) -> None:
     a = make(3, 1, 64)
     rng = np.random.default_rng(4)
-    cache, queries = Cache(rng, [600], 1, 64), [rng.standard_normal((600, 192)).astype(np.float32) * 300]
+    cache, queries = Cache(element, rng, [600], 1, 64), [rng.standard_normal((600, 192)).astype(np.float32) * 300]
     rows = [(0, 0, 64), (0, 599, 1)]
     out, want = run(kernels, threads, a, cache, queries, rows), expected(a, cache, queries, rows)
     # scores of several thousand are exact to about 1e-4 in float32
     assert np.abs(out - want).max() < 5e-3
 
 
-def test_portable_code_computes_the_same(kernel_folder: Path) -> None:
+def test_portable_code_computes_the_same(kernel_folder: Path, element: Element) -> None:
     kernels = CompiledKernels(kernel_folder, "portable")
     threads = Threads(1, kernels)
     a, rng = make(3, 1, 64), np.random.default_rng(5)
-    cache, queries = Cache(rng, [90], 1, 64), some_queries(rng, [90], a)
+    cache, queries = Cache(element, rng, [90], 1, 64), some_queries(rng, [90], a)
     rows = [(0, 0, 40), (0, 89, 1)]
     out, want = run(kernels, threads, a, cache, queries, rows), expected(a, cache, queries, rows)
     threads.close()
     assert np.abs(out - want).max() < 1e-5 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("tokens", [1, 37])
+def test_a_float_cache_keeps_keys_and_values_as_they_are(bench, tokens) -> None:
+    """Without rope and norms nothing is computed: every bit arrives, and only where it belongs."""
+    a, rng = make(2, 3, 24), np.random.default_rng(6)
+    g, d, blocks = a.kv_heads, a.head_dim, [4, 1, 3, 0]
+    qkv = rng.standard_normal((tokens, (a.heads + 2 * g) * d)).astype(np.float32)
+    memory = np.full((6, g, 2 * BLOCK * d), 77, np.float32)
+    keys, values = np.full((6 * BLOCK, g, d), 77, np.float32), np.full((6 * BLOCK, g, d), 77, np.float32)
+    inputs = step([(range(tokens), 7, blocks)])
+
+    def stored(recorder, x):
+        recorder.element = FLOAT
+        return recorder.rotate_store(x, a)
+
+    q = bench.run(stored, qkv, inputs=inputs, cache=memory)
+    slots = [blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(7, 7 + tokens)]
+    given_q, given_k, given_v = np.split(qkv, [a.heads * d, (a.heads + g) * d], axis=1)
+    keys[slots], values[slots] = given_k.reshape(tokens, g, d), given_v.reshape(tokens, g, d)
+    np.testing.assert_array_equal(q, given_q)
+    np.testing.assert_array_equal(
+        memory[:, :, : BLOCK * d].reshape(6, g, d, BLOCK), keys.reshape(6, BLOCK, g, d).transpose(0, 2, 3, 1)
+    )
+    np.testing.assert_array_equal(
+        memory[:, :, BLOCK * d :].reshape(6, g, BLOCK, d), values.reshape(6, BLOCK, g, d).transpose(0, 2, 1, 3)
+    )
+
+
+def test_only_a_model_all_in_float32_has_a_float_cache() -> None:
+    class Halved(type(checkpoint("llama"))):
+        """One matrix in another format."""
+
+        def weight(self, name):
+            whole = super().weight(name)
+            if not name.endswith(self.odd):
+                return whole
+            data = whole.float32().astype(np.float16).view(np.uint8)
+            return type(whole)(name, data, FORMATS["F16"], whole.shape)
+
+    whole = checkpoint("llama-biased")
+    model = arch.build(whole)
+    assert model.formats == {"F32"} and element_of(model) is FLOAT
+    for odd in (
+        "1.self_attn.k_proj.weight",
+        "0.self_attn.o_proj.weight",
+        "2.mlp.up_proj.weight",
+        "1.mlp.down_proj.weight",
+        "lm_head.weight",
+    ):
+        mixed = Halved(whole.config, whole.tensors)
+        mixed.odd = odd
+        model = arch.build(mixed)
+        assert model.formats == {"F32", "F16"} and element_of(model) is HALF, odd

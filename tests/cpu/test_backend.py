@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from imp.cpu.ops import CpuBackend
 from imp.model import arch
+from imp.model.layers import Decoder
 from imp.model.ops import StepLimits
 from imp.model.reference import ReferenceBackend
 from imp.weights.checkpoint import open_checkpoint
@@ -35,7 +37,7 @@ def loaded(folder: Path, model, limits: StepLimits, threads: int = 2, features: 
 
 
 class HalfCache(ReferenceBackend):
-    """float64, but for keys and values, which are rounded to halves as ours are."""
+    """float64, but for keys and values, which are rounded to halves."""
 
     def rotate_store(self, qkv, attention):
         q = super().rotate_store(qkv, attention)
@@ -44,23 +46,44 @@ class HalfCache(ReferenceBackend):
         return q
 
 
+class Halved(Decoder):
+    """A model that says its matrices are halves, whatever they are: its keys and values are kept as halves."""
+
+    formats = frozenset({"F16"})
+
+
+def halved(model: Decoder) -> Halved:
+    return Halved(**{field.name: getattr(model, field.name) for field in fields(Decoder)})
+
+
 @pytest.mark.parametrize("name", tiny.CONFIGS)
 def test_logits_are_those_of_transformers_and_of_float64(folder, features, name):
-    """float32 weights and activations; only keys and values lose something."""
+    """float32 weights, activations, keys and values."""
     model, tokens = arch.build(checkpoint(name)), tiny.prompt(name)
+    backend, judge = loaded(folder, model, TINY, features=features), ReferenceBackend(np.float64)
+    judge.load(model, TINY)
+    ours = run_in_steps(backend, tokens, [40])
+    backend.close()
+    assert np.abs(ours[3::4] - np.array(GOLDEN[name])).max() < 2e-4
+    assert np.abs(ours - run_in_steps(judge, tokens, [40])).max() < 2e-4
+
+
+@pytest.mark.parametrize("name", tiny.CONFIGS)
+def test_logits_over_keys_and_values_in_halves_are_those_of_float64_over_the_same(folder, features, name):
+    model, tokens = halved(arch.build(checkpoint(name))), tiny.prompt(name)
     backend, judge = loaded(folder, model, TINY, features=features), HalfCache(np.float64)
     judge.load(model, TINY)
     ours = run_in_steps(backend, tokens, [40])
     backend.close()
-    assert np.abs(ours[3::4] - np.array(GOLDEN[name])).max() < 5e-2
     # a key that float32 and float64 round to different halves moves all that follows
     error = ours - run_in_steps(judge, tokens, [40])
     assert np.sqrt(np.mean(error**2)) < 1e-3
 
 
+@pytest.mark.parametrize("kept", [halved, lambda model: model], ids=["halves", "floats"])
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
-def test_steps_chunks_and_threads_do_not_change_a_bit(folder, name):
-    model, tokens = arch.build(checkpoint(name)), tiny.prompt(name)
+def test_steps_chunks_and_threads_do_not_change_a_bit(folder, name, kept):
+    model, tokens = kept(arch.build(checkpoint(name))), tiny.prompt(name)
     seen = []
     for threads, steps in ((1, [40]), (2, [1] * 40), (3, [7, 1, 1, 16, 15]), (2, [39, 1])):
         backend = loaded(folder, model, TINY, threads)
@@ -139,6 +162,8 @@ def test_gemma3_is_as_near_to_float64_as_int8_activations_allow(folder, gemma3_p
 def test_a_block_takes_what_it_is_said_to_take(folder, smollm2):
     # 30 layers, 3 kv heads of 64, key and value, 2 bytes
     assert CpuBackend(1, folder).kv_block_bytes(smollm2, 16) == 30 * 3 * 64 * 2 * 2 * 16
+    # 3 layers, 2 kv heads of 16, key and value, 4 bytes
+    assert CpuBackend(1, folder).kv_block_bytes(arch.build(checkpoint("llama")), 16) == 3 * 2 * 16 * 2 * 4 * 16
 
 
 def test_what_the_kernels_do_not_do_is_refused(folder):

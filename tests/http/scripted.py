@@ -171,6 +171,7 @@ async def serving(
     context: int = 512,
     gate: GateSettings | None = None,
     template: str | None = BUILTIN["chatml"],
+    shares_prompts: bool = True,
     **options: Any,
 ) -> AsyncIterator[Harness]:
     """A server on a free port of 127.0.0.1 whose model says `pieces`. options: fields of Services or ScriptedRunner."""
@@ -185,6 +186,7 @@ async def serving(
         context=context,
         control_spellings=("<eos>",),
         dry_breakers=frozenset,
+        shares_prompts=shares_prompts,
     )
     scheduler = Scheduler(
         BlockPool(blocks, 16),

@@ -209,7 +209,7 @@ def test_text_cut_away_by_a_stop_string_has_no_logprobs():
             answer, _ = await both(server, logprobs=True, stop=["STOP"])
             choice = answer["choices"][0]
             assert choice["message"]["content"] == "one "
-            assert [entry["token"] for entry in choice["logprobs"]["content"]][0] == "one"
+            assert next(entry["token"] for entry in choice["logprobs"]["content"]) == "one"
             assert len(choice["logprobs"]["content"]) <= 2
 
     run(main())
@@ -460,5 +460,20 @@ def test_the_official_sdk_reads_every_form():
             with pytest.raises(openai.NotFoundError):
                 await client.chat.completions.create(**(ask | {"model": "other"}))
             await client.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_cached_tokens_are_reported_and_salts_and_the_switch_prevent_them(shares):  # G07-05, G07-07, G07-08
+    async def main():
+        async with serving(["a"], shares_prompts=shares) as server:
+            ask = {"messages": [{"role": "user", "content": "x" * 100}], "temperature": 0}
+            cached = []
+            for salt in (None, None, "tenant", "tenant", "other"):
+                usage = (await server.post(CHAT, **ask, cache_salt=salt)).json()["usage"]
+                cached.append(usage["prompt_tokens_details"]["cached_tokens"] > 0)
+            assert cached == ([False, True, False, True, False] if shares else [False] * 5)
+            assert (await server.post(CHAT, **ask, n=3)).json()["usage"]["completion_tokens"] == 6
 
     run(main())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import operator
 from typing import Any
 
 import openai
@@ -66,7 +68,7 @@ def test_echo_reports_the_prompts_logprobs(count):  # G05-06
             chunks = await server.sse(PATH, **body)
             assert joined(chunks, 0) == choice["text"]
             parts = [c["logprobs"] for chunk in chunks[:-1] for c in chunk["choices"] if c["logprobs"]]
-            assert {key: sum((part[key] for part in parts), []) for key in lists} == lists
+            assert {key: functools.reduce(operator.iadd, (part[key] for part in parts), []) for key in lists} == lists
 
     run(main())
 

@@ -123,7 +123,7 @@ def test_draws_follow_the_distribution():
 
 def test_the_random_numbers_are_uniform_and_depend_on_everything():  # G05-01, G05-02
     many = np.array([uniform(s, i, p) for s in range(10) for i in range(10) for p in range(100)])
-    assert len(set(many)) == len(many) and 0 <= many.min() and many.max() < 1
+    assert len(set(many)) == len(many) and many.min() >= 0 and many.max() < 1
     counts = np.histogram(many, 20, (0, 1))[0]
     assert ((counts - 500) ** 2 / 500).sum() < 43.8  # chi-square, 19 degrees of freedom, p = 0.001
     assert uniform(0, 0, 0) == uniform(0, 0, 0) and uniform(7, 1, 3, 0) != uniform(7, 1, 3, 1)

@@ -404,6 +404,7 @@ def test_smollm2_equals_its_judges(smollm2_path):
     assert checkpoint.chat_template.startswith("{% for message in messages %}")
 
 
+@pytest.mark.slow
 def test_gemma3_equals_its_judges(gemma3_path):
     checkpoint = open_checkpoint(gemma3_path)
     assert_equals_transformers(checkpoint, json.loads((GOLDEN / "gemma3_q4_k_m.json").read_text()))
