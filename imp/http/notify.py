@@ -23,13 +23,15 @@ class Notifier:
         self._address = "\0" + address[1:] if address and address.startswith("@") else address
         self._watchdog_s = watchdog_s
 
-    def send(self, *assignments: str) -> None:
-        """Send `READY=1`, `STOPPING=1`, `STATUS=...` and the like in one datagram. A deaf manager is only logged."""
+    def send(self, *assignments: str, patience_s: float = 1.0) -> None:
+        """Send `READY=1`, `STOPPING=1`, `STATUS=...` and the like in one datagram. A deaf manager is only logged.
+
+        patience_s: how long to wait where the manager's queue is full."""
         if not self._address:
             return
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-                sock.setblocking(False)
+                sock.settimeout(patience_s)
                 sock.sendto("\n".join(assignments).encode(), self._address)
         except OSError as error:
             log.warning("the service manager could not be told %s: %s", assignments[0].partition("=")[0], error)
@@ -49,7 +51,7 @@ class Notifier:
         if not self._address or not self._watchdog_s:
             return
         while True:
-            self.send("WATCHDOG=1")
+            self.send("WATCHDOG=1", patience_s=0)
             await asyncio.sleep(self._watchdog_s / 2)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -124,16 +125,23 @@ def test_a_signal_while_loading_ends_at_once(smollm2_path):  # G10-08
 
 
 def test_readiness_is_told_to_the_service_manager(smollm2_path, tmp_path):
-    import socket
-
     path = str(tmp_path / "notify")
+    told: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
         manager.settimeout(60)
+
+        def listen() -> None:
+            while not told or told[-1] != b"STOPPING=1":
+                told.append(manager.recv(1000))
+
+        listener = threading.Thread(target=listen)
+        listener.start()
         env = dict(os.environ, NOTIFY_SOCKET=path, WATCHDOG_USEC="200000")
         with server("--model", str(smollm2_path), env=env):
-            told: list[bytes] = []
+            deadline = time.monotonic() + 20
             while told.count(b"WATCHDOG=1") < 3 or b"READY=1" not in told:
-                told.append(manager.recv(1000))
-        while told[-1] != b"STOPPING=1":
-            told.append(manager.recv(1000))
+                assert time.monotonic() < deadline, told
+                time.sleep(0.05)
+        listener.join(20)
+    assert told[-1] == b"STOPPING=1" and told.count(b"READY=1") == 1

@@ -49,6 +49,6 @@ def test_streamed_text_equals_unstreamed_text(smollm2_server, temperature):
         async with httpx.AsyncClient(base_url=smollm2_server.url, timeout=300) as client:
             lengths = LENGTHS if temperature == 0 else (3, 16)
             await asyncio.gather(*(check(prompt, length) for prompt in PROMPTS for length in lengths))
-        assert several_bytes >= 20
+        assert several_bytes >= (20 if temperature == 0 else 8)
 
     asyncio.run(main())
