@@ -71,6 +71,18 @@ SCALINGS: dict[str, Callable[[np.ndarray, Config, float, int], tuple[np.ndarray,
 }
 
 
+def settings(
+    config: Config, layers: str = "", theta_key: str = "rope_theta", theta: float = 10000.0
+) -> tuple[float, Mapping[str, Any] | None]:
+    """(theta, scaling) of a model's config, in either published form: `rope_theta` and `rope_scaling`, or the newer
+    `rope_parameters`, which holds both, for each kind of layer where they differ (`layers`: "full_attention", ...)."""
+    given = config.mapping("rope_parameters")
+    if given is None:
+        return config.number(theta_key, theta), config.mapping("rope_scaling") if theta_key == "rope_theta" else None
+    own = Config(given, "rope_parameters").mapping(layers) if layers in given else given
+    return Config(own or {}, "rope_parameters").number("rope_theta", theta), own
+
+
 def frequencies(
     theta: float, dim: int, scaling: Mapping[str, Any] | None, context: int, divisors: np.ndarray | None = None
 ) -> tuple[np.ndarray, float]:

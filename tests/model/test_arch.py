@@ -83,6 +83,26 @@ def test_a_prompt_cut_into_steps_gives_the_logits_of_the_whole(name, steps):
     assert np.abs(run_in_steps(loaded(name), tiny.prompt(name), steps) - whole).max() < 1e-5
 
 
+def in_newer_form(name: str) -> dict[str, Any]:
+    """The config as transformers 5 writes it: rope_parameters instead of rope_theta and rope_scaling."""
+    config = dict(tiny.CONFIGS[name])
+    theta, scaling = config.pop("rope_theta"), config.pop("rope_scaling", None) or {"rope_type": "default"}
+    config["rope_parameters"] = {"rope_theta": theta, **scaling}
+    if local := config.pop("rope_local_base_freq", None):
+        sliding = {"rope_theta": local, "rope_type": "default"}
+        config["rope_parameters"] = {"full_attention": config["rope_parameters"], "sliding_attention": sliding}
+    return config
+
+
+@pytest.mark.parametrize("name", tiny.CONFIGS)
+def test_rope_parameters_mean_what_the_older_keys_mean(name):
+    backend = ReferenceBackend(np.float64)
+    model = arch.build(MemoryCheckpoint(in_newer_form(name), tiny.tensors(name)))
+    backend.load(model, StepLimits(tokens=64, rows=4, logit_rows=64, context=256, blocks=64))
+    ours = run_in_steps(backend, tiny.prompt(name), [40])[3::4]
+    assert np.abs(ours - np.array(GOLDEN[name])).max() < 2e-5
+
+
 def test_an_unknown_architecture_is_refused_by_name():
     with pytest.raises(UnsupportedModel, match=r'"mamba9" is not supported; supported: .*llama'):
         arch.build(checkpoint("llama", model_type="mamba9"))

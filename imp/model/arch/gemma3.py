@@ -29,9 +29,12 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
     layers, window = config.integer("num_hidden_layers"), config.integer("sliding_window")
     offset = config.number("norm_weight_offset", 1.0)  # published weights leave the 1 out; GGUF has it in
     scale = config.number("query_pre_attn_scalar", float(head_dim)) ** -0.5
-    far = rope.frequencies(config.number("rope_theta", 1e6), head_dim, config.mapping("rope_scaling"), trained)
-    near = rope.plain_frequencies(config.number("rope_local_base_freq", 1e4), head_dim)
-    tables = {False: rope.table(far[0], context or trained, far[1]), True: rope.table(near, context or trained)}
+    far = rope.settings(config, "full_attention", "rope_theta", 1e6)
+    near = rope.settings(config, "sliding_attention", "rope_local_base_freq", 1e4)
+    tables = {}
+    for slides, (theta, scaling) in ((False, far), (True, near)):
+        freqs, factor = rope.frequencies(theta, head_dim, scaling, trained)
+        tables[slides] = rope.table(freqs, context or trained, factor)
 
     def block(i: int, slides: bool) -> Block:
         at = f"model.layers.{i}"

@@ -23,9 +23,9 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
         raise InvalidModel(f"{heads} attention heads cannot share {kv_heads} key/value heads evenly")
     inner, vocab, eps = config.integer("intermediate_size"), config.integer("vocab_size"), config.number("rms_norm_eps")
     trained = config.integer("max_position_embeddings")
-    theta = config.number("rope_theta", 10000.0)
+    theta, scaling = rope.settings(config)
     divisors = tensors.vector("rope_freqs.weight", head_dim // 2) if "rope_freqs.weight" in checkpoint else None
-    freqs, factor = rope.frequencies(theta, head_dim, config.mapping("rope_scaling"), trained, divisors)
+    freqs, factor = rope.frequencies(theta, head_dim, scaling, trained, divisors)
     turning = rope.table(freqs, context or trained, factor)
 
     def block(i: int) -> Block:
