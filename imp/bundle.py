@@ -64,10 +64,12 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
         return ReferenceBackend()
     from .cpu.ops import CpuBackend
 
-    def compiled(ready: int, wanted: int) -> None:
-        progress(f"compiled {ready} of {wanted} kernels (once; they are kept)")
+    def ready(count: int, wanted: int) -> None:
+        if backend.kernels.compiled:  # nothing to tell where all come from the disk
+            progress(f"compiling kernels, once: {count} of {wanted}")
 
-    return CpuBackend(settings.runtime.threads or None, settings.paths.cache, progress=compiled)
+    backend = CpuBackend(settings.runtime.threads or None, settings.paths.cache, progress=ready)
+    return backend
 
 
 def load(path: Path, settings: Settings, progress: Progress) -> Bundle:

@@ -14,6 +14,7 @@
   # tests
   gguf,
   httpx,
+  hypothesis,
   openai,
   prometheus-client,
   pytest-benchmark,
@@ -36,6 +37,7 @@ let
   pythonTestDependencies = ps: [
     ps.gguf
     ps.httpx
+    ps.hypothesis
     ps.openai
     ps.prometheus-client
     ps.pytest
@@ -71,14 +73,24 @@ buildPythonApplication {
   nativeCheckInputs = [
     gguf
     httpx
+    hypothesis
     openai
     prometheus-client
     pytest-benchmark
     pytestCheckHook
   ];
   enabledTestPaths = [ "tests" ];
-  # these read files that are no part of the package's source, or ask pip for something
-  disabledTestPaths = [ "tests/packaging" ];
+  disabledTestPaths = [
+    # these read files that are no part of the package's source, or ask pip for something
+    "tests/packaging"
+    "tests/real/test_soak.py"
+    "tests/test_bench.py"
+    "tests/test_docs.py"
+    # long, and no different in a sandbox
+    "tests/cpu"
+    "tests/sched/test_schedules.py"
+    "tests/weights/test_weights_fuzz.py"
+  ];
   disabledTestMarks = [ "slow" ];
 
   # no network and no home here: the compiled kernels go to the build's own folder, the real model comes from the store
