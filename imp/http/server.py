@@ -336,7 +336,9 @@ class Connection(asyncio.Protocol):
         await self._drained()
 
     async def _drained(self) -> None:
-        """Wait while the client reads slower than we write."""
+        """Wait while the client reads slower than we write. Lets the loop turn in any case: a source that never waits
+        would keep it from everything else, from noticing that the client has gone, too."""
+        await asyncio.sleep(0)
         if not self._writable.is_set():
             try:
                 async with asyncio.timeout(self._settings.write_timeout_s):

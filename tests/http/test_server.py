@@ -8,6 +8,7 @@ import json
 import os
 import random
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -53,6 +54,7 @@ class World:
         self.closed = asyncio.Event()
         self.release = asyncio.Event()
         self.produced = 0
+        self.hang_up: Callable[[], None] = lambda: None
         self.requests: list[HttpRequest] = []
 
     async def hello(self, request: HttpRequest) -> Response:
@@ -101,6 +103,20 @@ class World:
         finally:
             self.closed.set()
 
+    async def endless(self, request: HttpRequest) -> Response:
+        """Never waits; after its first chunk the client is gone. Bounded, so that a spinning writer fails the test."""
+
+        async def chunks() -> AsyncGenerator[bytes]:
+            try:
+                for self.produced in range(100_000):
+                    yield b"x"
+                    if self.produced == 0:
+                        self.hang_up()
+            finally:
+                self.closed.set()
+
+        return Stream(200, {}, chunks())
+
     async def torn(self, request: HttpRequest) -> Response:
         async def chunks() -> AsyncGenerator[bytes]:
             yield b"half"
@@ -118,6 +134,7 @@ class World:
             Route(("GET", "POST"), "/wait", self.wait, generates=True),
             Route(("GET", "POST"), "/stream", self.stream, generates=True),
             Route(("GET", "POST"), "/flood", self.flood),
+            Route(("POST",), "/endless", self.endless),
             Route(("GET",), "/torn", self.torn),
         ]
 
@@ -630,3 +647,32 @@ def test_sockets_for_another_process_are_left_alone(loop: Any) -> None:
     assert inherited_sockets(os.getpid() + 1, 1) == []
     assert inherited_sockets(None, 1) == []
     assert inherited_sockets(os.getpid(), 0) == []
+
+
+def test_a_source_that_never_waits_does_not_keep_the_loop_from_seeing_the_client_go(loop: Any) -> None:
+    async def play(site: Site, world: World) -> None:
+        client = socket.create_connection(("127.0.0.1", site.port))
+
+        def hang_up() -> None:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, at once
+            client.close()
+
+        world.hang_up = hang_up
+        client.sendall(post("/endless"))
+        await within(world.closed)
+        assert world.produced < 1000
+
+    scene(loop, play)
+
+
+def test_a_source_that_never_waits_leaves_the_loop_to_others(loop: Any) -> None:
+    async def play(site: Site, world: World) -> None:
+        peer = await site.open()
+        await peer.send(post("/endless"))
+        reading = asyncio.create_task(peer.reader.read(-1))
+        assert (await site.ask(LAST))[0].status == 200
+        assert world.produced < 99_000
+        reading.cancel()
+        peer.abort()
+
+    scene(loop, play)
