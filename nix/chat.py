@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 
-QUESTION = "What is the capital of France?"
+QUESTION = "What is the capital of France? Answer in one sentence."
 ANSWER = "Paris"
 
 
