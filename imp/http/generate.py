@@ -103,7 +103,14 @@ async def _chunks(
     try:
         async with _events(services, prepared, recorder) as batches:
             async for events in batches:
-                yield writer.frames(events)
+                frames: list[bytes] = []
+                try:
+                    for event in events:
+                        frames.append(writer.frames([event]))
+                except ApiError:
+                    yield b"".join(frames)  # what came before the failure is not lost with it
+                    raise
+                yield b"".join(frames)
         yield writer.end()
     except ApiError as error:
         yield writer.error(error)

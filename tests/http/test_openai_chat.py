@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from imp.types import Delta, Failed, Started
 from tests.http.scripted import EOS, Harness, logprob_of, serving, tokens_of
 
 CHAT = "/v1/chat/completions"
@@ -151,6 +152,29 @@ def test_a_failure_in_mid_stream_is_told_and_the_stream_ends():  # G01-09
             await server.until(lambda: server.engine.stats.running == 0)
             assert server.engine.stats.blocks_live == 0
             assert "imp_requests_failed_total 2" in server.services.metrics.expose().decode()
+
+    run(main())
+
+
+def test_text_that_came_with_the_failure_is_not_lost():  # G01-09, everything in one wake-up
+    class Failing:
+        """An engine whose reader finds the text and the failure at once."""
+
+        def __init__(self, engine: Any) -> None:
+            self.engine = engine
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.engine, name)
+
+        async def open(self, requests: Any) -> Any:
+            id = requests[0].id
+            yield [Started(id, 0, 3, 0), Delta(id, 0, "abc", (97,)), Failed(id, "engine_step_failed", "it broke")]
+
+    async def main():
+        async with serving(["a"]) as server:
+            server.services.engine = Failing(server.engine)
+            *chunks, error, done = await server.sse(CHAT, **ASK)
+            assert done == "[DONE]" and text_of(chunks) == "abc" and error["error"]["message"] == "it broke"
 
     run(main())
 
