@@ -33,6 +33,8 @@ from imp.weights.checkpoint import InvalidModel, UnsupportedModel
 
 log = logging.getLogger("imp.app")
 
+PREPARE_THREADS = 2  # render and tokenise
+
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (OutOfMemory, 2),
     (MemoryError, 2),
@@ -86,7 +88,12 @@ class App:
         self.metrics = Metrics()
         self.services = self._services()
         self.gate = Gate(self._gate_settings())
-        table = routes(self.services, metrics_need_key=settings.server.metrics_require_auth)
+        table = routes(
+            self.services,
+            metrics_need_key=settings.server.metrics_require_auth,
+            tokenizer_info=settings.server.tokenizer_info,
+            dev_mode=settings.server.dev_mode,
+        )
         http = ServerSettings(
             read_timeout_s=settings.server.read_timeout_s,
             write_timeout_s=settings.server.write_timeout_s,
@@ -101,10 +108,12 @@ class App:
     def _services(self) -> Services:
         own = self.settings
         return Services(
-            pool=ThreadPoolExecutor(2, "prepare"),
+            pool=ThreadPoolExecutor(PREPARE_THREADS, "prepare"),
+            prepare_threads=PREPARE_THREADS,
             metrics=self.metrics,
             lenient_names=own.model.names == "lenient",
             max_batch_items=own.generation.max_batch_items,
+            max_concurrent=own.server.max_concurrent,
             request_timeout_s=own.server.request_timeout_s,
             ping_s=own.server.sse_ping_seconds,
             other_models=lambda: sorted(models.list_models(own.model.models_dir)),

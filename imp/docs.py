@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from imp import settings
-from imp.http.dialects import openai_chat, openai_completions
+from imp.http.dialects import anthropic, openai_chat, openai_completions
 from imp.http.fields import markdown
 from imp.http.routes import tokens
 
@@ -37,8 +37,10 @@ def fields_page() -> str:
     sections = {
         "POST /v1/chat/completions": openai_chat.FIELDS,
         "POST /v1/completions": openai_completions.FIELDS,
+        "POST /v1/messages and /v1/messages/count_tokens": anthropic.FIELDS,
         "POST /tokenize": tokens.TOKENIZE,
         "POST /detokenize": tokens.DETOKENIZE,
+        "POST /apply-template": tokens.APPLY_TEMPLATE,
     }
     return FIELDS + "\n".join(f"## {route}\n\n{markdown(table)}" for route, table in sections.items())
 

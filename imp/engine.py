@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from types import TracebackType
@@ -99,7 +100,7 @@ class Engine:
         self._scheduler = scheduler
         self._runner = runner
         self._loop = loop
-        self._mail: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None: stop
+        self._mail: SimpleQueue[Callable[[], object] | None] = SimpleQueue()  # None: stop
         # the loop's
         self._streams: dict[str, Generation] = {}  # by request id
         self._calls: set[asyncio.Future[object]] = set()
@@ -171,6 +172,17 @@ class Engine:
         self._mail.put(letter)
         return await done
 
+    async def abort(self, request_ids: Sequence[str]) -> list[str]:
+        """End these requests; their readers get Finished with Reason.ABORT. Returns those that were still live.
+
+        Raises EngineStopped.
+        """
+        return await self.call(partial(self._abort, tuple(request_ids)))
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached prompts; False, and nothing is done, while a sequence runs. Raises EngineStopped."""
+        return await self.call(self._scheduler.reset_prefix_cache)
+
     async def resume(self) -> None:
         """Take requests again after a fault."""
         await self.call(self._clear_fault)
@@ -200,7 +212,7 @@ class Engine:
         for request_id in request_ids:
             self._forget(request_id)
         if request_ids and not self._stopped:
-            self._mail.put(lambda: self._abort(request_ids))
+            self._mail.put(partial(self._abort, request_ids))
 
     def _forget(self, request_id: str) -> None:
         self._streams.pop(request_id, None)
@@ -293,9 +305,13 @@ class Engine:
                 log.exception("request %s cannot be queued", request.id)
                 self._outbox.append(Failed(request.id, "engine_step_failed", STEP_FAILED))
 
-    def _abort(self, request_ids: list[str]) -> None:
+    def _abort(self, request_ids: Sequence[str]) -> list[str]:
+        live = []
         for request_id in request_ids:
-            self._outbox += self._scheduler.abort(request_id)
+            if events := self._scheduler.abort(request_id):
+                live.append(request_id)
+                self._outbox += events
+        return live
 
     def _clear_fault(self) -> None:
         self._failures = 0

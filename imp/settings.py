@@ -108,6 +108,8 @@ class Server:
     keep_alive_max: int = _setting(100, "requests on one connection", flag="--http-keep-alive-max", metavar="N", low=1)
     drain_ms: int = _setting(60000, "SIGTERM waits so long for running requests", low=0)
     sse_ping_seconds: float = _setting(15.0, "a silent stream sends a comment this often; 0: never", low=0)
+    tokenizer_info: bool = _setting(False, "serve GET /tokenizer_info", flag="--enable-tokenizer-info-endpoint")
+    dev_mode: bool = _setting(False, "serve POST /abort_requests", flag="--enable-server-dev-mode")
     cors_origin: str = _setting("*", "Access-Control-Allow-Origin; empty: no CORS headers")
 
 

@@ -12,6 +12,7 @@
   tokenizers,
   uvloop,
   # tests
+  anthropic,
   gguf,
   httpx,
   hypothesis,
@@ -35,6 +36,7 @@ let
     ps.uvloop
   ];
   pythonTestDependencies = ps: [
+    ps.anthropic
     ps.gguf
     ps.httpx
     ps.hypothesis
@@ -71,6 +73,7 @@ buildPythonApplication {
   ];
 
   nativeCheckInputs = [
+    anthropic
     gguf
     httpx
     hypothesis

@@ -6,14 +6,15 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
-from imp.chat.prepare import prepare_chat, prepare_completion
+from imp.chat.message import ChatRequest, Refused
+from imp.chat.prepare import ModelFacts, encode_rendered, prepare_chat, prepare_completion, render
 from imp.http import sse
-from imp.http.dialects import openai_chat, openai_completions
-from imp.http.dialects.shared import Conversation
+from imp.http.dialects import anthropic, openai_chat, openai_completions
+from imp.http.dialects.shared import ABORTED, Conversation
 from imp.http.errors import ApiError
 from imp.http.fields import IGNORED_HEADER, ignored_header
 from imp.http.message import HttpRequest, Response, json_response
@@ -37,7 +38,7 @@ class Writer(Protocol):
 
 
 def new_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(12)}"
+    return prefix + secrets.token_hex(12)
 
 
 def _header(services: Services, prefix: str, name: str) -> openai_chat.Header:
@@ -50,7 +51,7 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
     try:
         ask = openai_chat.read(request.json())
         loaded = services.serving(ask.model)
-        header = _header(services, "chatcmpl", loaded.card.name)
+        header = _header(services, "chatcmpl-", loaded.card.name)
         prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
     except ApiError as error:
         raise recorder.refused(error) from None
@@ -65,7 +66,7 @@ async def completions(services: Services, request: HttpRequest) -> Response:
     try:
         ask = openai_completions.read(request.json(), services.max_batch_items)
         loaded = services.serving(ask.model)
-        header = _header(services, "cmpl", loaded.card.name)
+        header = _header(services, "cmpl-", loaded.card.name)
         wanted = ask.completion
         prepared = await services.prepare(lambda: prepare_completion(wanted, loaded.facts, header.id, recorder.began))
     except ApiError as error:
@@ -76,6 +77,45 @@ async def completions(services: Services, request: HttpRequest) -> Response:
     return await _run(services, prepared, writer, recorder, ask.stream, ask.ignored)
 
 
+async def messages(services: Services, request: HttpRequest) -> Response:
+    """POST /v1/messages"""
+    recorder = _Recorder(services, request, "/v1/messages")
+    try:
+        ask = anthropic.read(request.json())
+        loaded = services.serving(ask.model)
+        header = _header(services, "msg_", loaded.card.name)
+        prepared = await services.prepare(
+            lambda: _reworded(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
+        )
+    except ApiError as error:
+        raise recorder.refused(error) from None
+    conversation = Conversation([(prepared.id, prepared.n)])
+    writer = anthropic.Writer(header, conversation, request.id)
+    headers = _echoed(services, request)
+    return await _run(services, [prepared], writer, recorder, ask.stream, ask.ignored, headers, anthropic.PING)
+
+
+async def count_tokens(services: Services, request: HttpRequest) -> Response:
+    """POST /v1/messages/count_tokens: the prompt of the same request to /v1/messages, in tokens."""
+    ask = anthropic.read(request.json())
+    facts = services.serving(ask.model).facts
+    count = await services.prepare(lambda: _reworded(lambda: _count(ask.chat, facts)))
+    headers = _echoed(services, request) | ignored_headers(services, ask.ignored)
+    return json_response({"input_tokens": count}, headers=headers)
+
+
+def _count(chat: ChatRequest, facts: ModelFacts) -> int:
+    return len(encode_rendered(render(chat, facts), facts))
+
+
+def _reworded[T](work: Callable[[], T]) -> T:
+    """What `work` returns; what it refuses, in Anthropic's words."""
+    try:
+        return work()
+    except Refused as error:
+        raise anthropic.reworded(error) from None
+
+
 async def _run(
     services: Services,
     prepared: Sequence[Request],
@@ -83,12 +123,16 @@ async def _run(
     recorder: _Recorder,
     stream: bool,
     ignored: Sequence[str],
+    extra: Mapping[str, str] | None = None,
+    ping: bytes = sse.KEEPALIVE,
 ) -> Response:
+    """extra: more response headers.  ping: what a stream sends while nothing comes."""
     recorder.conversation, recorder.model, recorder.streamed = writer.conversation, writer.header.model, stream
-    headers = _ignored(services, ignored)
+    recorder.response_id = writer.header.id
+    headers = dict(extra or {}) | ignored_headers(services, ignored)
     if stream:
         chunks = _chunks(services, prepared, writer, recorder)
-        return sse.response(sse.stream(chunks, _same, interval_s=services.ping_s), headers)
+        return sse.response(sse.stream(chunks, _same, ping, services.ping_s), headers)
     async with _events(services, prepared, recorder) as batches:
         async for events in batches:
             for event in events:
@@ -123,7 +167,8 @@ async def _events(services: Services, prepared: Sequence[Request], recorder: _Re
     try:
         async with asyncio.timeout(services.request_timeout_s or None):
             async with aclosing(services.engine.open(prepared)) as generation:
-                yield generation
+                with services.entered(recorder.response_id, recorder.request.id, prepared):
+                    yield generation
         recorder.complete = True
     except ApiError as error:
         raise recorder.refused(error) from None
@@ -137,13 +182,25 @@ def _same(chunk: bytes) -> bytes:
     return chunk
 
 
-def _ignored(services: Services, names: Sequence[str]) -> dict[str, str]:
+def ignored_headers(services: Services, names: Sequence[str]) -> dict[str, str]:
     """Unknown fields are let through, named in a header, and logged once per name."""
     for name in names:
         if name not in services.seen_unknown and len(services.seen_unknown) < 1000:
             services.seen_unknown.add(name)
             log.info("unknown request field %s is ignored", ascii(name[:100]))
     return {IGNORED_HEADER: ignored_header(names)} if names else {}
+
+
+def _echoed(services: Services, request: HttpRequest) -> dict[str, str]:
+    """Anthropic's version and beta headers, said back. No beta changes anything here; each is logged once."""
+    betas = [name.strip() for value in request.headers.all("anthropic-beta") for name in value.split(",")]
+    for name in betas:
+        known = f"beta {name[:100]}"
+        if name and known not in services.seen_unknown and len(services.seen_unknown) < 1000:
+            services.seen_unknown.add(known)
+            log.info("anthropic-beta %s has no effect", ascii(name[:100]))
+    given = {"Anthropic-Version": request.headers.get("anthropic-version", ""), "Anthropic-Beta": ",".join(betas)}
+    return {name: value for name, value in given.items() if value and value.isascii() and value.isprintable()}
 
 
 class _Recorder:
@@ -153,6 +210,7 @@ class _Recorder:
         self.metrics, self.request, self.endpoint = services.metrics, request, endpoint
         self.began = time.monotonic()
         self.model = ""
+        self.response_id = ""
         self.streamed = False
         self.complete = False
         self.timed_out = False
@@ -178,7 +236,7 @@ class _Recorder:
                 endpoint=self.endpoint,
                 request_id=request.id,
                 status=self.error.status if self.error else 200,
-                cancelled=not self.complete and self.error is None,
+                cancelled=not self.complete and (self.error is None or self.error.code == ABORTED),
                 timed_out=self.timed_out,
                 client_request_id=request.client_request_id,
                 client_ip=request.client_ip,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -44,6 +45,8 @@ class EngineLike(Protocol):
     @property
     def heartbeat(self) -> float: ...
     def open(self, requests: Sequence[Request]) -> Generation: ...
+    async def abort(self, request_ids: Sequence[str]) -> list[str]: ...
+    async def reset_prefix_cache(self) -> bool: ...
 
 
 class Loaded(Protocol):
@@ -61,12 +64,23 @@ class Loaded(Protocol):
     def memory(self) -> Any: ...
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Generating:
+    """One HTTP request that occupies the engine, by the names it can be cancelled with."""
+
+    response_id: str  # "chatcmpl-..."
+    request_id: str  # X-Request-Id, which a client may use several times
+    engine_ids: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Services:
     pool: Executor
     metrics: Metrics
     lenient_names: bool = False
     max_batch_items: int = 512
+    max_concurrent: int = 64
+    prepare_threads: int = 2
     request_timeout_s: float = 300.0
     ping_s: float = 15.0
     stall_s: float = 60.0  # an engine that finishes no step for so long is not ready
@@ -76,6 +90,7 @@ class Services:
     other_models: Callable[[], list[str]] = list  # names in the models dir
     started_at: float = field(default_factory=time.monotonic)
     seen_unknown: set[str] = field(default_factory=set)  # ignored fields that were logged
+    generating: set[Generating] = field(default_factory=set)
 
     def serving(self, model: str | None) -> Loaded:
         """The model for a request that names `model`. ApiError 404 or 503."""
@@ -86,6 +101,16 @@ class Services:
         if model is not None and model != loaded.card.name and not self.lenient_names:
             raise model_not_found(model)
         return loaded
+
+    @contextmanager
+    def entered(self, response_id: str, request_id: str, requests: Sequence[Request]) -> Iterator[None]:
+        """Inside, the request is among `generating`."""
+        one = Generating(response_id, request_id, tuple(each.id for each in requests))
+        self.generating.add(one)
+        try:
+            yield
+        finally:
+            self.generating.discard(one)
 
     async def prepare[T](self, work: Callable[[], T]) -> T:
         """Run a pure function in the pool; what it refuses becomes a 400."""

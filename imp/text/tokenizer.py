@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from tokenizers import AddedToken
+
 from .gguf_vocab import read_gguf_vocabulary
 from .json_vocab import read_json_vocabulary
 from .vocabulary import InvalidTokenizer, UnsupportedTokenizer, Vocabulary
@@ -115,6 +117,10 @@ class Tokenizer:
     def token_id(self, piece: str) -> int | None:
         """The token spelled exactly `piece` in the vocabulary."""
         return self._vocabulary.ids.get(piece)
+
+    def added_tokens(self) -> dict[int, AddedToken]:
+        """The tokens that text is searched for before it is tokenised, control tokens among them, by id."""
+        return self._vocabulary.parsing.get_added_tokens_decoder()
 
     def fingerprint(self) -> str:
         """Equal for equal vocabularies: hex SHA-256 over every token's bytes and which tokens are control tokens."""

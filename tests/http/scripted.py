@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+from tokenizers import AddedToken
 
 from imp.chat.prepare import ModelFacts
 from imp.chat.template import BUILTIN, ChatTemplate
@@ -58,6 +59,9 @@ class PieceTokenizer:
 
     def token_text(self, token: int) -> str:
         return self.table[token].decode(errors="replace")
+
+    def added_tokens(self) -> dict[int, AddedToken]:
+        return {EOS: AddedToken("<eos>", rstrip=True, normalized=False, special=True)}
 
 
 def logprob_of(token: int, position: int) -> float:
@@ -172,6 +176,9 @@ async def serving(
     gate: GateSettings | None = None,
     template: str | None = BUILTIN["chatml"],
     shares_prompts: bool = True,
+    max_input_tokens: int = 0,
+    tokenizer_info: bool = False,
+    dev_mode: bool = False,
     **options: Any,
 ) -> AsyncIterator[Harness]:
     """A server on a free port of 127.0.0.1 whose model says `pieces`. options: fields of Services or ScriptedRunner."""
@@ -186,6 +193,7 @@ async def serving(
         context=context,
         control_spellings=("<eos>",),
         dry_breakers=frozenset,
+        max_input_tokens=max_input_tokens,
         shares_prompts=shares_prompts,
     )
     scheduler = Scheduler(
@@ -214,12 +222,13 @@ async def serving(
         facts=facts,
         tokenizer=tokenizer,
         backend=SimpleNamespace(name="toy"),
-        memory=SimpleNamespace(block_size=16, kv_tokens=blocks * 16),
+        memory=SimpleNamespace(block_size=16, kv_tokens=blocks * 16, rows=rows),
     )
     services = Services(
         pool=ThreadPoolExecutor(2), metrics=Metrics(), state=State.READY, loaded=loaded, engine=engine, **options
     )
-    server = Server(Application(Router(routes(services)), Gate(gate or GateSettings())))
+    table = routes(services, tokenizer_info=tokenizer_info, dev_mode=dev_mode)
+    server = Server(Application(Router(table), Gate(gate or GateSettings())))
     await server.listen("127.0.0.1", 0)
     host, port = server.addresses[0]
     url = f"http://{host}:{port}"

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from imp.http.errors import ApiError
 from imp.types import Delta, Event, Failed, Finished, Marks, PromptLogprobs, Reason, Started, TokenLogprob, Usage
 
+ABORTED = "request_aborted"  # code of what a client sees whose request was cancelled by its id
 FLOOR = -9999.0  # a log-probability JSON can carry where it is minus infinity
 
 
@@ -65,11 +66,13 @@ class Conversation:
             self.choices += [Choice(len(self.choices) + i) for i in range(n)]
 
     def take(self, event: Event) -> Choice:
-        """Fold one event in; the choice it belongs to. ApiError when the engine gave up."""
+        """Fold one event in; the choice it belongs to. ApiError when the engine gave up, or was told to."""
         if isinstance(event, Failed):
             raise failure(event)
         choice = self.choices[self.first[event.request] + event.index]
         choice.take(event)
+        if isinstance(event, Finished) and event.reason is Reason.ABORT:
+            raise ApiError(499, ABORTED, "The request was cancelled by its id.")
         return choice
 
     def leaders(self) -> list[Choice]:

@@ -1,7 +1,11 @@
-"""GET /v1/models and /v1/models/{id}: the loaded model, then the rest of the models dir."""
+"""GET /v1/models and /v1/models/{id}: the loaded model, then the rest of the models dir.
+
+OpenAI's shape, or Anthropic's where the request has an `anthropic-version` header.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from imp.http.errors import model_not_found
@@ -10,15 +14,30 @@ from imp.http.services import Loaded, Services
 
 
 async def listing(services: Services, request: HttpRequest) -> Response:
-    return json_response({"object": "list", "data": _all(services)})
+    found = _all(services)
+    if not _for_anthropic(request):
+        return json_response({"object": "list", "data": found})
+    data = [_anthropic(model) for model in found]
+    ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
+    return json_response({"data": data, "has_more": False} | ends)
 
 
 async def one(services: Services, request: HttpRequest) -> Response:
     wanted = request.params["id"]
     for model in _all(services):
         if model["id"] == wanted:
-            return json_response(model)
+            return json_response(_anthropic(model) if _for_anthropic(request) else model)
     raise model_not_found(wanted)
+
+
+def _for_anthropic(request: HttpRequest) -> bool:
+    return "anthropic-version" in request.headers
+
+
+def _anthropic(model: dict[str, Any]) -> dict[str, Any]:
+    created = datetime.fromtimestamp(model["created"], UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    shown = {"id": model["id"], "display_name": model["id"], "created_at": created}
+    return {"type": "model", **shown, "lifecycle": "active"}
 
 
 def _all(services: Services) -> list[dict[str, Any]]:

@@ -7,14 +7,16 @@ from collections.abc import Awaitable, Callable
 from imp.http import generate
 from imp.http.message import HttpRequest, Response
 from imp.http.router import Access, Handler, Route, with_aliases
-from imp.http.routes import info, models, tokens, ui
+from imp.http.routes import control, info, models, probes, tokens, ui
 from imp.http.services import Services
 
 Bound = Callable[[Services, HttpRequest], Awaitable[Response]]
 
 
-def routes(services: Services, *, metrics_need_key: bool = False) -> list[Route]:
-    """The table, with the handlers bound to `services`."""
+def routes(
+    services: Services, *, metrics_need_key: bool = False, tokenizer_info: bool = False, dev_mode: bool = False
+) -> list[Route]:
+    """The table, with the handlers bound to `services`. What a flag does not switch on is not in it."""
 
     def on(handler: Bound) -> Handler:
         async def bound(request: HttpRequest) -> Response:
@@ -22,14 +24,24 @@ def routes(services: Services, *, metrics_need_key: bool = False) -> list[Route]
 
         return bound
 
-    key, free = Access.KEY, Access.OPEN
+    key, free, admin = Access.KEY, Access.OPEN, Access.ADMIN
     table = [
         Route(("POST",), "/v1/chat/completions", on(generate.chat_completions), key, generates=True),
         Route(("POST",), "/v1/completions", on(generate.completions), key, generates=True),
+        Route(("POST",), "/v1/messages", on(generate.messages), key, generates=True),
+        Route(("POST",), "/v1/messages/count_tokens", on(generate.count_tokens), key),
         Route(("GET",), "/v1/models", on(models.listing), key),
         Route(("GET",), "/v1/models/{id}", on(models.one), key),
         Route(("POST",), "/tokenize", on(tokens.tokenize), key),
         Route(("POST",), "/detokenize", on(tokens.detokenize), key),
+        Route(("POST",), "/apply-template", on(tokens.apply_template), key),
+        Route(("POST",), "/v1/chat/completions/input_tokens", on(tokens.input_tokens), key),
+        Route(("GET",), "/props", on(probes.props), key),
+        Route(("GET",), "/info", on(probes.info), key),
+        Route(("GET",), "/server_info", on(probes.server_info), key),
+        Route(("GET",), "/load", on(probes.load), key),
+        Route(("DELETE",), "/v1/requests/{id}", on(control.cancel), key),
+        Route(("POST",), "/reset_prefix_cache", on(control.reset_prefix_cache), admin),
         Route(("GET",), "/health", on(info.health), free),
         Route(("GET",), "/ready", on(info.ready), free),
         Route(("GET", "POST"), "/ping", on(info.ping), free),
@@ -37,4 +49,8 @@ def routes(services: Services, *, metrics_need_key: bool = False) -> list[Route]
         Route(("GET",), "/metrics", on(info.metrics), key if metrics_need_key else free),
         Route(("GET",), "/", on(ui.page), free),
     ]
+    if tokenizer_info:
+        table.append(Route(("GET",), "/tokenizer_info", on(tokens.tokenizer_info), key))
+    if dev_mode:
+        table.append(Route(("POST",), "/abort_requests", on(control.abort_requests), admin))
     return with_aliases(table)

@@ -1,15 +1,17 @@
-"""POST /tokenize and /detokenize, in vLLM's and llama.cpp's shapes."""
+"""Between text and tokens: the tokenize family, in vLLM's and llama.cpp's shapes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from imp.chat.message import ChatRequest
-from imp.chat.prepare import encode_rendered, render
+from imp.chat.prepare import encode_rendered, render, shown
+from imp.http.dialects import openai_chat
 from imp.http.dialects.openai_chat import messages, template_kwargs
 from imp.http.dialects.shared import token_string
 from imp.http.errors import bad_request
 from imp.http.fields import Field, Kind, parse
+from imp.http.generate import ignored_headers
 from imp.http.message import HttpRequest, Response, json_response
 from imp.http.services import Loaded, Services
 
@@ -32,6 +34,17 @@ TOKENIZE = (
 DETOKENIZE = (
     Field("model", Kind.STRING, doc="Absent: the served model."),
     Field("tokens", Kind.ARRAY, required=True, max_items=MAX_TOKENS, items=Field("", Kind.INTEGER)),
+)
+
+
+_MESSAGES = Field("messages", Kind.ARRAY, required=True, min_items=1, max_items=10000, items=Field("", Kind.OBJECT))
+APPLY_TEMPLATE = (
+    Field("model", Kind.STRING, doc="Absent: the served model."),
+    _MESSAGES,
+    Field("tools", Kind.ARRAY, max_items=1000, items=Field("", Kind.OBJECT), doc="Shown to the template as they are."),
+    Field("add_generation_prompt", Kind.BOOLEAN, doc="Default: true, unless the final message is continued."),
+    Field("continue_final_message", Kind.BOOLEAN, default=False, doc="Go on with the last message."),
+    Field("chat_template_kwargs", Kind.OBJECT, doc="Variables for the chat template."),
 )
 
 
@@ -64,17 +77,21 @@ def _text_ids(values: dict[str, Any], name: str, loaded: Loaded) -> list[int]:
 
 
 def _chat_ids(values: dict[str, Any], loaded: Loaded) -> list[int]:
+    return encode_rendered(render(_chat(values), loaded.facts), loaded.facts)
+
+
+def _chat(values: dict[str, Any]) -> ChatRequest:
     generation, continues = values["add_generation_prompt"], values["continue_final_message"]
     if generation and continues:
         message = '"add_generation_prompt" and "continue_final_message" exclude each other.'
         raise bad_request("continue_final_message", message)
-    chat = ChatRequest(
+    return ChatRequest(
         messages(values["messages"]),
+        tools=tuple(values.get("tools") or ()),
         template_kwargs=template_kwargs(values["chat_template_kwargs"]),
         add_generation_prompt=not continues if generation is None else generation,
         continue_final_message=continues,
     )
-    return encode_rendered(render(chat, loaded.facts), loaded.facts)
 
 
 def _piece(loaded: Loaded, token: int) -> str | list[int]:
@@ -94,3 +111,48 @@ async def detokenize(services: Services, request: HttpRequest) -> Response:
             raise bad_request(f"tokens[{i}]", f'"tokens[{i}]" is {token}; the vocabulary is 0 to {size - 1}.')
     text = await services.prepare(lambda: loaded.tokenizer.decode(parsed["tokens"]))
     return json_response({"prompt": text, "content": text})
+
+
+async def apply_template(services: Services, request: HttpRequest) -> Response:
+    """POST /apply-template: the prompt a chat would become, as text."""
+    parsed = parse(request.json(), APPLY_TEMPLATE)
+    facts, chat = services.serving(parsed["model"]).facts, _chat(parsed.values)
+    prompt = await services.prepare(lambda: shown(render(chat, facts)))
+    return json_response({"prompt": prompt}, headers=ignored_headers(services, parsed.ignored))
+
+
+async def input_tokens(services: Services, request: HttpRequest) -> Response:
+    """POST /v1/chat/completions/input_tokens: the prompt tokens of a chat, which may be more than the context holds."""
+    ask = openai_chat.read(request.json())
+    facts = services.serving(ask.model).facts
+    ids = await services.prepare(lambda: encode_rendered(render(ask.chat, facts), facts))
+    return json_response({"input_tokens": len(ids)}, headers=ignored_headers(services, ask.ignored))
+
+
+async def tokenizer_info(services: Services, request: HttpRequest) -> Response:
+    """GET /tokenizer_info, under the names of Hugging Face's tokenizer_config.json; what is not there is left out."""
+    loaded = services.serving(None)
+    tokenizer, template = loaded.tokenizer, loaded.facts.template
+    known = {
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "chat_template": None if template is None else template.source,
+    }
+    added = {
+        str(token): {
+            "content": entry.content,
+            "special": entry.special,
+            "lstrip": entry.lstrip,
+            "rstrip": entry.rstrip,
+            "normalized": entry.normalized,
+            "single_word": entry.single_word,
+        }
+        for token, entry in sorted(tokenizer.added_tokens().items())
+    }
+    answer: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # the class that wraps any tokenizer
+        "model_max_length": loaded.facts.context,
+        "vocab_size": tokenizer.vocab_size,
+    }
+    answer |= {name: value for name, value in known.items() if value is not None}
+    return json_response(answer | {"added_tokens_decoder": added})

@@ -1,0 +1,354 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's dialect (WIRE.md section 5), plain text.
+
+One text block is answered. Histories may hold tool calls, their results and thinking; templates get them in their own
+words. The prompt cache works unasked: `cache_control` changes nothing, what was found in the cache is reported as
+`cache_read_input_tokens`, and `cache_creation_input_tokens` is always 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from imp.chat.message import ChatRequest, Message, Options, Refused
+from imp.http import sse
+from imp.http.dialects.generation import SAMPLING, refused
+from imp.http.dialects.openai_chat import Header
+from imp.http.dialects.shared import Conversation
+from imp.http.errors import ApiError, Envelope, bad_request, envelope
+from imp.http.fields import Field, Kind, Status, parse, wrong
+from imp.types import Delta, Event, Reason, Started, Usage
+
+PING = sse.frame({"type": "ping"}, "ping")
+MAX_MARKS = 4  # blocks with cache_control in one request
+BILLING = "x-anthropic-billing-header:"  # a system block that changes with every session and says nothing to a model
+
+_NO_TOOLS = "this server does not parse tool calls."
+_NO_CONSTRAINTS = "constrained output is not available."
+
+FIELDS = (
+    Field("model", Kind.STRING, doc="Absent: the served model."),
+    Field("messages", Kind.ARRAY, required=True, min_items=1, max_items=10000, items=Field("", Kind.OBJECT)),
+    Field("system", (Kind.STRING, Kind.ARRAY), doc="Text, or text blocks."),
+    Field("max_tokens", Kind.INTEGER, 1, doc="Bounded by the context that is left."),
+    *(field for field in SAMPLING if field.name in ("temperature", "top_p", "top_k")),
+    Field(
+        "stop_sequences",
+        Kind.ARRAY,
+        max_items=16,
+        items=Field("", Kind.STRING, min_items=1, max_items=1000),
+        doc="Never shown.",
+    ),
+    Field("stream", Kind.BOOLEAN, default=False, doc="Server-sent events."),
+    Field(
+        "thinking",
+        Kind.OBJECT,
+        doc="Checked; no thinking block is produced.",
+        fields=(
+            Field("type", Kind.STRING, choices=("enabled", "adaptive", "disabled"), required=True),
+            Field("budget_tokens", Kind.INTEGER, 1, doc="Has no effect here."),
+            Field("display", Kind.STRING, status=Status.NO_OP, doc="Has no effect here."),
+        ),
+    ),
+    Field(
+        "output_config",
+        Kind.OBJECT,
+        fields=(
+            Field("effort", status=Status.NO_OP, doc="Accepted; has no effect here."),
+            *refused("format", reason=_NO_CONSTRAINTS),
+        ),
+    ),
+    *refused("output_format", reason=_NO_CONSTRAINTS),
+    *refused("tools", "tool_choice", reason=_NO_TOOLS),
+    *(
+        Field(name, Kind.ANY, status=Status.NO_OP, doc="Accepted; has no effect here.")
+        for name in ("metadata", "service_tier", "cache_control", "context_management", "container")
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One parsed request."""
+
+    chat: ChatRequest
+    model: str | None
+    stream: bool
+    ignored: tuple[str, ...]
+
+
+def read(body: Mapping[str, Any]) -> Ask:
+    """The body of a request. ApiError 400 naming the field that is wrong.
+
+    A last assistant message is the beginning of the answer; the model goes on with it.
+    """
+    if body.get("tools") == []:  # asks for nothing; command-line clients send it
+        body = {name: value for name, value in body.items() if name != "tools"}
+    parsed = parse(body, FIELDS)
+    turns = messages(parsed["system"], parsed["messages"])
+    _check_marks(body)
+    last = turns[-1]
+    continues = last.role == "assistant" and bool(last.content) and not last.tool_calls
+    chat = ChatRequest(
+        messages=turns,
+        options=Options(
+            max_tokens=parsed["max_tokens"],
+            temperature=parsed["temperature"],
+            top_p=parsed["top_p"],
+            top_k=parsed["top_k"],
+            stop=tuple(parsed["stop_sequences"] or ()),
+        ),
+        add_generation_prompt=not continues,
+        continue_final_message=continues,
+    )
+    return Ask(chat, parsed["model"], parsed["stream"], parsed.ignored)
+
+
+_TOO_LONG = re.compile(r"the prompt has (\d+) tokens; this server accepts at most (\d+)")
+
+
+def reworded(error: Refused) -> Refused:
+    """A prompt that is too long, in the words by which Anthropic's clients know that they must shorten it."""
+    if error.code != "context_length_exceeded":
+        return error
+    counts = _TOO_LONG.match(error.message)
+    detail = f"{counts[1]} tokens > {counts[2]} maximum" if counts else error.message
+    return Refused(f"prompt is too long: {detail}", error.param, error.code, error.status)
+
+
+# -- messages in ----------------------------------------------------------------------------------
+
+_BLOCKS = {
+    "user": ("text", "tool_result"),
+    "assistant": ("text", "tool_use", "thinking", "redacted_thinking"),
+    "system": ("text",),
+}
+_UNSUPPORTED = {
+    "image": ("vision_unavailable", "image input is not supported by this model."),
+    "document": ("file_unavailable", "document input is not supported by this server."),
+}
+
+
+def messages(system: str | list[Any] | None, given: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+    """System prompt and messages as turns. Neighbours of one role are one turn, as in Anthropic's own service."""
+    names: dict[str, str] = {}  # of the tools called so far, by the id of the call
+    turns: list[Message] = []
+    if text := _system(system):
+        turns.append(Message("system", text))
+    for i, item in enumerate(given):
+        for message in _turn(item, f"messages[{i}]", names):
+            if turns and turns[-1].role == message.role and message.role in ("user", "assistant"):
+                turns[-1] = _joined(turns[-1], message)
+            else:
+                turns.append(message)
+    return tuple(turns)
+
+
+def _system(value: str | list[Any] | None) -> str:
+    if isinstance(value, list):
+        texts = _text_blocks(value, "system")
+        return "\n".join(texts[1:] if texts and texts[0].startswith(BILLING) else texts)
+    return value or ""
+
+
+def _turn(item: Mapping[str, Any], path: str, names: dict[str, str]) -> list[Message]:
+    role, content = item.get("role"), item.get("content")
+    if not isinstance(role, str) or role not in _BLOCKS:
+        raise wrong(f"{path}.role", _one_of(tuple(_BLOCKS)), role)
+    if isinstance(content, str):
+        return [Message(role, content)]
+    if not isinstance(content, list):
+        raise wrong(f"{path}.content", "a string or an array of blocks", content)
+    if role == "assistant":
+        return [_assistant(content, f"{path}.content", names)]
+    if role == "user":
+        return _user(content, f"{path}.content", names)
+    return [Message(role, "\n".join(_text_blocks(content, f"{path}.content")))]
+
+
+def _user(blocks: list[Any], path: str, names: Mapping[str, str]) -> list[Message]:
+    """Tool results first, each a turn of its own, then the text: a result must follow its call."""
+    results, texts = [], []
+    for j, block in enumerate(blocks):
+        where = f"{path}[{j}]"
+        if _kind(block, where, _BLOCKS["user"]) == "text":
+            texts.append(_string(block, "text", where))
+        else:
+            results.append(_result(block, where, names))
+    return results if results and not texts else [*results, Message("user", "\n".join(texts))]
+
+
+def _result(block: Mapping[str, Any], path: str, names: Mapping[str, str]) -> Message:
+    call, content, failed = _string(block, "tool_use_id", path), block.get("content"), block.get("is_error")
+    if failed is not None and not isinstance(failed, bool):
+        raise wrong(f"{path}.is_error", "true or false", failed)
+    if content is not None and not isinstance(content, str | list):
+        raise wrong(f"{path}.content", "a string or an array of blocks", content)
+    text = "\n".join(_text_blocks(content, f"{path}.content")) if isinstance(content, list) else content or ""
+    if failed:
+        text = f"Error: {text}" if text else "Error"
+    return Message("tool", text, name=names.get(call), tool_call_id=call)
+
+
+def _assistant(blocks: list[Any], path: str, names: dict[str, str]) -> Message:
+    texts, thoughts, calls = [], [], []
+    for j, block in enumerate(blocks):
+        where = f"{path}[{j}]"
+        kind = _kind(block, where, _BLOCKS["assistant"])
+        if kind == "text":
+            texts.append(_string(block, "text", where))
+        elif kind == "tool_use":
+            calls.append(_call(block, where))
+            names[calls[-1]["id"]] = calls[-1]["function"]["name"]
+        elif kind == "thinking":
+            thoughts.append(_string(block, "thinking", where))
+        else:
+            _string(block, "data", where)  # sealed by another service: checked, and nothing a template could show
+    content = "\n".join(texts) if texts or not calls else None
+    return Message("assistant", content, reasoning="\n".join(thoughts) or None, tool_calls=tuple(calls))
+
+
+def _call(block: Mapping[str, Any], path: str) -> dict[str, Any]:
+    arguments = block.get("input")
+    if not isinstance(arguments, dict):
+        raise wrong(f"{path}.input", "an object", arguments)
+    function = {"name": _string(block, "name", path), "arguments": arguments}
+    return {"id": _string(block, "id", path), "type": "function", "function": function}
+
+
+def _joined(first: Message, second: Message) -> Message:
+    texts = [text for text in (first.content, second.content) if text]
+    thoughts = [text for text in (first.reasoning, second.reasoning) if text]
+    calls = first.tool_calls + second.tool_calls
+    content = "\n".join(texts) if texts or not calls else None
+    return replace(first, content=content, reasoning="\n".join(thoughts) or None, tool_calls=calls)
+
+
+def _text_blocks(blocks: list[Any], path: str) -> list[str]:
+    """The texts of blocks that must all be text."""
+    texts = []
+    for j, block in enumerate(blocks):
+        _kind(block, f"{path}[{j}]", ("text",))
+        texts.append(_string(block, "text", f"{path}[{j}]"))
+    return texts
+
+
+def _kind(block: Any, path: str, known: tuple[str, ...]) -> str:
+    if not isinstance(block, dict):
+        raise wrong(path, "an object", block)
+    kind = block.get("type")
+    if isinstance(kind, str) and kind in _UNSUPPORTED:
+        code, reason = _UNSUPPORTED[kind]
+        raise ApiError(400, code, f'"{path}": {reason}', path)
+    if not isinstance(kind, str) or kind not in known:
+        raise wrong(f"{path}.type", _one_of(known), kind)
+    return kind
+
+
+def _string(block: Mapping[str, Any], key: str, path: str) -> str:
+    value = block.get(key)
+    if not isinstance(value, str):
+        raise wrong(f"{path}.{key}", "a string", value)
+    return value
+
+
+def _one_of(words: tuple[str, ...]) -> str:
+    quoted = ", ".join(f'"{word}"' for word in words)
+    return quoted if len(words) == 1 else f"one of {quoted}"
+
+
+def _check_marks(body: Mapping[str, Any]) -> None:
+    """At most four cache breakpoints, wherever they stand. The body's blocks have been checked."""
+    blocks: list[Any] = [body]
+    for content in (body.get("system"), *(message["content"] for message in body["messages"])):
+        for block in content if isinstance(content, list) else ():
+            nested = block.get("content")
+            blocks += [block, *(nested if isinstance(nested, list) else ())]
+    marks = sum(isinstance(block, dict) and block.get("cache_control") is not None for block in blocks)
+    if marks > MAX_MARKS:
+        raise bad_request("cache_control", f'At most {MAX_MARKS} blocks may have "cache_control", not {marks}.')
+
+
+# -- events out -----------------------------------------------------------------------------------
+
+
+class Writer:
+    """Engine events as the events of one message stream, or folded into one message."""
+
+    def __init__(self, header: Header, conversation: Conversation, request_id: str):
+        """conversation: of one choice.  request_id: of the HTTP exchange; errors inside a stream repeat it."""
+        self.header, self.conversation, self.request_id = header, conversation, request_id
+
+    def frames(self, events: list[Event]) -> bytes:
+        return b"".join(self._frame(event) for event in events)
+
+    def end(self) -> bytes:
+        """After the last event: the block is closed, then the reason and the whole usage."""
+        delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()}
+        usage = usage_json(self.conversation.usage())
+        return (
+            _event("content_block_stop", index=0)
+            + _event("message_delta", delta=delta, usage=usage)
+            + _event("message_stop")
+        )
+
+    def error(self, error: ApiError) -> bytes:
+        """A failure after the head of the stream was sent; nothing follows it."""
+        return sse.frame(envelope(error, Envelope.ANTHROPIC, self.request_id), "error")
+
+    def _frame(self, event: Event) -> bytes:
+        self.conversation.take(event)
+        if isinstance(event, Started):
+            message = self._message([], usage_json(self.conversation.usage()))
+            block = {"type": "text", "text": ""}
+            return _event("message_start", message=message) + _event(
+                "content_block_start", index=0, content_block=block
+            )
+        if isinstance(event, Delta) and event.text:
+            return _event("content_block_delta", index=0, delta={"type": "text_delta", "text": event.text})
+        return b""
+
+    def reply(self) -> dict[str, Any]:
+        """The whole answer, once every event has been taken."""
+        text = "".join(self.conversation.choices[0].text)
+        return self._message([{"type": "text", "text": text}], usage_json(self.conversation.usage()))
+
+    def _message(self, content: list[dict[str, Any]], usage: dict[str, int]) -> dict[str, Any]:
+        return {
+            "id": self.header.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.header.model,
+            "content": content,
+            "stop_reason": self._stop_reason(),
+            "stop_sequence": self._stop_sequence(),
+            "usage": usage,
+        }
+
+    def _stop_reason(self) -> str | None:
+        finished = self.conversation.choices[0].finished
+        if finished is None:
+            return None
+        if finished.reason is Reason.LENGTH:
+            return "max_tokens"
+        return "end_turn" if self._stop_sequence() is None else "stop_sequence"
+
+    def _stop_sequence(self) -> str | None:
+        finished = self.conversation.choices[0].finished
+        return finished.stop if finished and isinstance(finished.stop, str) else None
+
+
+def usage_json(usage: Usage) -> dict[str, int]:
+    """`input_tokens` leaves out what the cache had: a client adds the three input counts."""
+    return {
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.generated,
+    }
+
+
+def _event(name: str, **fields: Any) -> bytes:
+    return sse.frame({"type": name, **fields}, name)
