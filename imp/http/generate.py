@@ -31,7 +31,7 @@ class Writer(Protocol):
     header: openai_chat.Header
     conversation: Conversation
 
-    def frames(self, events: list[Event]) -> bytes: ...
+    def frame(self, event: Event) -> bytes: ...
     def end(self) -> bytes: ...
     def error(self, error: ApiError) -> bytes: ...
     def reply(self) -> dict: ...
@@ -150,7 +150,7 @@ async def _chunks(
                 frames: list[bytes] = []
                 try:
                     for event in events:
-                        frames.append(writer.frames([event]))
+                        frames.append(writer.frame(event))
                 except ApiError:
                     yield b"".join(frames)  # what came before the failure is not lost with it
                     raise
@@ -185,8 +185,7 @@ def _same(chunk: bytes) -> bytes:
 def ignored_headers(services: Services, names: Sequence[str]) -> dict[str, str]:
     """Unknown fields are let through, named in a header, and logged once per name."""
     for name in names:
-        if name not in services.seen_unknown and len(services.seen_unknown) < 1000:
-            services.seen_unknown.add(name)
+        if services.said.first(name):
             log.info("unknown request field %s is ignored", ascii(name[:100]))
     return {IGNORED_HEADER: ignored_header(names)} if names else {}
 
@@ -195,9 +194,7 @@ def _echoed(services: Services, request: HttpRequest) -> dict[str, str]:
     """Anthropic's version and beta headers, said back. No beta changes anything here; each is logged once."""
     betas = [name.strip() for value in request.headers.all("anthropic-beta") for name in value.split(",")]
     for name in betas:
-        known = f"beta {name[:100]}"
-        if name and known not in services.seen_unknown and len(services.seen_unknown) < 1000:
-            services.seen_unknown.add(known)
+        if name and services.said.first(f"beta {name[:100]}"):
             log.info("anthropic-beta %s has no effect", ascii(name[:100]))
     given = {"Anthropic-Version": request.headers.get("anthropic-version", ""), "Anthropic-Beta": ",".join(betas)}
     return {name: value for name, value in given.items() if value and value.isascii() and value.isprintable()}

@@ -18,6 +18,7 @@ from imp import __version__
 from imp.chat.message import Refused
 from imp.chat.prepare import ModelFacts
 from imp.http.errors import ApiError, model_not_found, unavailable
+from imp.obs.log import Once
 from imp.obs.metrics import Metrics
 from imp.types import Event, Request
 
@@ -88,8 +89,7 @@ class Services:
     loaded: Loaded | None = None
     engine: EngineLike | None = None
     other_models: Callable[[], list[str]] = list  # names in the models dir
-    started_at: float = field(default_factory=time.monotonic)
-    seen_unknown: set[str] = field(default_factory=set)  # ignored fields that were logged
+    said: Once = field(default_factory=Once)  # what of the ignored fields and betas was logged
     generating: set[Generating] = field(default_factory=set)
 
     def serving(self, model: str | None) -> Loaded:

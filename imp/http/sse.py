@@ -29,10 +29,6 @@ def frame(value: Any, event: str | None = None) -> bytes:
     return data if event is None else f"event: {event}\n".encode() + data
 
 
-def comment(text: str) -> bytes:
-    return f": {text}\n\n".encode()
-
-
 def response(chunks: Chunks, headers: dict[str, str] | None = None) -> Stream:
     """A 200 with the headers of an event stream."""
     return Stream(200, HEADERS | (headers or {}), chunks)

@@ -51,7 +51,7 @@ def plan_step(batch: Batch, vocab: int, width: int) -> tuple[SamplingPlan, list[
     """The plan of a step whose logits are [R, width], and the draws of each row. Tokens >= vocab are never drawn."""
     by_row = [draws_of(row) for row in batch.rows]
     draws = [draw for row in by_row for draw in row]
-    floats = np.array([_floats(d) for d in draws], np.float32).reshape(len(draws), 13).T.copy()
+    floats = np.array([_floats(d) for d in draws], np.float32).reshape(len(draws), 12).T.copy()
     ints = np.array([_ints(d) for d in draws], np.int32).reshape(len(draws), 4).T.copy()
     bias_starts, bias_tokens, bias_values = _ranges([_biases(d, vocab) for d in draws], (np.int32, np.float32))
     seen_starts, seen_tokens, seen_counts = _ranges([_seen(d, vocab) for d in draws], (np.int32, np.int32))
@@ -102,7 +102,6 @@ def _floats(draw: Draw) -> tuple[float, ...]:
         s.mirostat_tau,
         s.mirostat_eta,
         mu,
-        0.0,
     )
 
 

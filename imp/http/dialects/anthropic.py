@@ -281,9 +281,6 @@ class Writer:
         """conversation: of one choice.  request_id: of the HTTP exchange; errors inside a stream repeat it."""
         self.header, self.conversation, self.request_id = header, conversation, request_id
 
-    def frames(self, events: list[Event]) -> bytes:
-        return b"".join(self._frame(event) for event in events)
-
     def end(self) -> bytes:
         """After the last event: the block is closed, then the reason and the whole usage."""
         delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()}
@@ -298,7 +295,7 @@ class Writer:
         """A failure after the head of the stream was sent; nothing follows it."""
         return sse.frame(envelope(error, Envelope.ANTHROPIC, self.request_id), "error")
 
-    def _frame(self, event: Event) -> bytes:
+    def frame(self, event: Event) -> bytes:
         self.conversation.take(event)
         if isinstance(event, Started):
             message = self._message([], usage_json(self.conversation.usage()))

@@ -218,9 +218,6 @@ class Writer:
         self.ask, self.header, self.conversation, self.pieces = ask, header, conversation, pieces
         self.unsent: dict[int, list[TokenLogprob]] = {}  # logprobs of tokens whose text has not been shown
 
-    def frames(self, events: list[Event]) -> bytes:
-        return b"".join(self._frame(event) for event in events)
-
     def end(self) -> bytes:
         """After the last event."""
         if not self.ask.include_usage:
@@ -231,7 +228,7 @@ class Writer:
         """A failure after the head of the stream was sent."""
         return sse.frame(envelope(error, Envelope.OPENAI, self.header.id)) + sse.DONE
 
-    def _frame(self, event: Event) -> bytes:
+    def frame(self, event: Event) -> bytes:
         choice = self.conversation.take(event)
         if isinstance(event, Started):
             return self._send(choice, {"role": "assistant", "content": ""})

@@ -143,9 +143,6 @@ class Writer:
         self.streams = {choice.index: _Logprobs(pieces, ask.logprobs) for choice in conversation.choices}
         self.opened: set[int] = set()
 
-    def frames(self, events: list[Event]) -> bytes:
-        return b"".join(self._frame(event) for event in events)
-
     def end(self) -> bytes:
         """After the last event."""
         if not self.ask.include_usage:
@@ -156,7 +153,7 @@ class Writer:
         """A failure after the head of the stream was sent."""
         return sse.frame(envelope(error, Envelope.OPENAI, self.header.id)) + sse.DONE
 
-    def _frame(self, event: Event) -> bytes:
+    def frame(self, event: Event) -> bytes:
         choice = self.conversation.take(event)
         if isinstance(event, Started):
             wanted = self.ask.echo and self.ask.logprobs is None
