@@ -11,15 +11,19 @@
   safetensors,
   tokenizers,
   uvloop,
+  wsproto,
   # tests
   anthropic,
   gguf,
   httpx,
   hypothesis,
+  jsonschema,
   openai,
   prometheus-client,
   pytest-benchmark,
   pytestCheckHook,
+  regex,
+  websockets,
   # ours
   src,
   version,
@@ -34,16 +38,20 @@ let
     ps.safetensors
     ps.tokenizers
     ps.uvloop
+    ps.wsproto
   ];
   pythonTestDependencies = ps: [
     ps.anthropic
     ps.gguf
     ps.httpx
     ps.hypothesis
+    ps.jsonschema
     ps.openai
     ps.prometheus-client
     ps.pytest
     ps.pytest-benchmark
+    ps.regex
+    ps.websockets
   ];
 in
 buildPythonApplication {
@@ -62,6 +70,7 @@ buildPythonApplication {
       safetensors
       tokenizers
       uvloop
+      wsproto
       ;
   };
 
@@ -77,15 +86,20 @@ buildPythonApplication {
     gguf
     httpx
     hypothesis
+    jsonschema
     openai
     prometheus-client
     pytest-benchmark
     pytestCheckHook
+    regex
+    websockets
   ];
   enabledTestPaths = [ "tests" ];
   disabledTestPaths = [
     # these read files that are no part of the package's source, or ask pip for something
     "tests/packaging"
+    # clients and peers that are no part of nixpkgs, or a browser
+    "tests/clients"
     "tests/real/test_soak.py"
     "tests/test_bench.py"
     "tests/test_docs.py"
