@@ -15,7 +15,7 @@ from imp.cpu.cache import CompiledKernels
 from imp.cpu.sample import Sampler
 from imp.cpu.simd import detect
 from imp.cpu.threads import Threads
-from imp.model.plan import plan_step
+from imp.model.plan import MaskBits, plan_step
 from imp.types import Batch, Request, Row, Sampling, Sequence
 from imp.weights.checkpoint import open_checkpoint
 
@@ -71,7 +71,7 @@ def test_sampling(benchmark, kernels, figures, vocab, way):
         np.copyto(given, logits)  # sampling may overwrite them
 
     def draw():
-        plan, _ = plan_step(batch, vocab, vocab)
+        plan, _ = plan_step(batch, vocab, vocab, MaskBits.in_order(vocab))
         sampler.sample(given, plan)
 
     benchmark.pedantic(draw, setup=fresh, rounds=10, warmup_rounds=2)

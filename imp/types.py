@@ -65,7 +65,9 @@ class Constraint(Protocol):
     @property
     def done(self) -> bool: ...
     def fill_mask(self, out: Any) -> None:
-        """out: uint32 [ceil(vocab / 32)]; bit t % 32 of word t // 32 is set where token t may come next."""
+        """out: uint32; bit b % 32 of word b // 32 is set where the token of bit b may come next.
+
+        Which token that is, the runner was told: masks may be in any order that suits the constraints."""
 
     def accept(self, token: int) -> bool: ...
     def rollback(self, count: int) -> None: ...

@@ -61,10 +61,13 @@ from .candidates import (
 from .simd import (
     F32,
     F64,
+    I1,
     I64,
     VOID,
     V,
     _Emission,
+    call,
+    constant,
     int64,
     load,
     load_f32,
@@ -81,14 +84,14 @@ from .simd import (
 LOG_SMALLEST = -745.13  # exp of less is 0 in float64
 SLACK = 1e-3  # bounds are this much lower, in units of log weight, than rounding could need
 
-# Words of the call's block: the plan, the logits and what is drawn. Addresses, but for the last three.
+# Words of the call's block: the plan, the logits and what is drawn. Addresses, but for the last five.
 (
     TEMPERATURE, TOP_K, TOP_P, MIN_P, TYPICAL_P, REPETITION, FREQUENCY, PRESENCE, XTC_PROBABILITY, XTC_THRESHOLD,
     MIROSTAT, MIROSTAT_TAU, MIROSTAT_ETA, MU, UNIFORM, BIAS_STARTS, BIAS_TOKENS, BIAS_VALUES, SEEN_STARTS, SEEN_TOKENS,
-    SEEN_COUNTS, MASKS, MASK_ROWS, TOP_LOGPROBS, TARGETS,
+    SEEN_COUNTS, MASKS, MASK_ROWS, MASK_TOKENS, MASK_ALIASES, TOP_LOGPROBS, TARGETS,
     LOGITS, TOKENS, LOGPROBS, RANKS, TOP_TOKENS, TOP_VALUES,
-    STRIDE, MASK_WORDS, WIDTH,  # floats of a row of logits; words of a mask; alternatives of a row
-) = range(34)  # fmt: skip
+    STRIDE, MASK_WORDS, MASK_BITS, ALIASES, WIDTH,  # floats of a row of logits; of masks; alternatives of a row
+) = range(38)  # fmt: skip
 
 
 class Sampler:
@@ -123,12 +126,11 @@ class Sampler:
             *(plan.mirostat, plan.mirostat_tau, plan.mirostat_eta, plan.mu, plan.uniform),
             *(plan.bias_starts, plan.bias_tokens, plan.bias_values),
             *(plan.seen_starts, plan.seen_tokens, plan.seen_counts),
-            *(plan.masks, plan.mask_rows, plan.top_logprobs, plan.targets),
+            *(plan.masks, plan.mask_rows, plan.mask_tokens, plan.mask_aliases, plan.top_logprobs, plan.targets),
             *(logits, drawn.tokens, drawn.logprobs, drawn.ranks, drawn.top_tokens, drawn.top_values),
         ]
-        block = np.array(
-            [*(array.ctypes.data for array in arrays), logits.shape[1], plan.masks.shape[-1], width], np.int64
-        )
+        sizes = logits.shape[1], plan.masks.shape[-1], len(plan.mask_tokens), len(plan.mask_aliases), width
+        block = np.array([*(array.ctypes.data for array in arrays), *sizes], np.int64)
         self._call(block.ctypes.data, rows, self._prepared(plan.vocab))
         return drawn
 
@@ -180,7 +182,7 @@ def _rows(block, rows, w):
                 if wanted >= 0:
                     copy(raw, word(w, COPY), word(w, VOCAB))
                     store(w + X * 8, word(w, COPY))
-                _edit(block, r, word(w, X), word(w, VOCAB))
+                _edit(block, r, word(w, X), w)
             _call_part(word(w, MIROSTAT_DRAW if _start(block, MIROSTAT, r) != 0 else DRAW), block, r, w)
             store(w + X * 8, raw)
         if wanted >= 0:
@@ -198,7 +200,8 @@ def _edited(block, r):
 
 
 @jit
-def _edit(block, r, x, vocab):
+def _edit(block, r, x, w):
+    vocab = word(w, VOCAB)
     for i in range(_start(block, BIAS_STARTS, r), _start(block, BIAS_STARTS, r + 1)):
         t = load_i32(word(block, BIAS_TOKENS) + i * 4)
         if 0 <= t < vocab:
@@ -206,7 +209,11 @@ def _edit(block, r, x, vocab):
             store_f32(x + t * 4, np.float64(load_f32(x + t * 4)) + bias)
     mask = _start(block, MASK_ROWS, r)
     if mask >= 0:
-        _forbid(x, vocab, word(block, MASKS) + mask * word(block, MASK_WORDS) * 4)
+        mask = word(block, MASKS) + mask * word(block, MASK_WORDS) * 4
+        if _allowed(block, mask) * 2 > vocab:
+            _forbid(block, x, vocab, mask)
+        else:
+            _allow(block, x, w, mask)
     repetition = np.float64(load_f32(word(block, REPETITION) + r * 4))
     frequency = np.float64(load_f32(word(block, FREQUENCY) + r * 4))
     presence = np.float64(load_f32(word(block, PRESENCE) + r * 4))
@@ -220,15 +227,74 @@ def _edit(block, r, x, vocab):
             store_f32(x + t * 4, v)
 
 
+@micro(int64, returns=int64)
+def _ones(bits: V) -> V:
+    return call("llvm.ctpop.i64", I64, bits)
+
+
+@micro(int64, returns=int64)
+def _lowest(bits: V) -> V:
+    """Number of the lowest bit that is set."""
+    return call("llvm.cttz.i64", I64, bits, constant(1, I1))
+
+
 @jit
-def _forbid(x, vocab, mask):
-    """x[t] = -inf where bit t of the mask is clear."""
-    for first in range(0, vocab, 32):
-        allowed = load_u32(mask + first // 32 * 4)
-        if allowed != 0xFFFFFFFF:
-            for t in range(first, min(first + 32, vocab)):
-                if allowed >> (t - first) & 1 == 0:
+def _allowed(block, mask):
+    """Bits that are set."""
+    count = 0
+    for i in range(word(block, MASK_WORDS)):
+        count += _ones(load_u32(mask + i * 4))
+    return count
+
+
+@jit
+def _forbid(block, x, vocab, mask):
+    """x[t] = -inf for the tokens of clear bits: the way where they are few."""
+    tokens, aliases = word(block, MASK_TOKENS), word(block, MASK_ALIASES)
+    for i in range(word(block, MASK_WORDS)):
+        clear = load_u32(mask + i * 4) ^ 0xFFFFFFFF
+        while clear != 0:
+            bit = i * 32 + _lowest(clear)
+            clear &= clear - 1
+            if bit < word(block, MASK_BITS):
+                t = load_i32(tokens + bit * 4)
+                if t < vocab:
                     store_f32(x + t * 4, -np.inf)
+    for i in range(word(block, ALIASES)):
+        t, bit = load_i32(aliases + i * 8), load_i32(aliases + i * 8 + 4)
+        if load_u32(mask + bit // 32 * 4) >> (bit % 32) & 1 == 0 and t < vocab:
+            store_f32(x + t * 4, -np.inf)
+
+
+@jit
+def _allow(block, x, w, mask):
+    """x[t] = -inf for all tokens but those of set bits: the way where these are few."""
+    tokens, aliases, vocab = word(block, MASK_TOKENS), word(block, MASK_ALIASES), word(w, VOCAB)
+    count = np.int64(0)
+    for i in range(word(block, MASK_WORDS)):
+        left = load_u32(mask + i * 4)
+        while left != 0:
+            bit = i * 32 + _lowest(left)
+            left &= left - 1
+            if bit < word(block, MASK_BITS):
+                count = _put_aside(w, x, load_i32(tokens + bit * 4), vocab, count)
+    for i in range(word(block, ALIASES)):
+        t, bit = load_i32(aliases + i * 8), load_i32(aliases + i * 8 + 4)
+        if load_u32(mask + bit // 32 * 4) >> (bit % 32) & 1 == 1:
+            count = _put_aside(w, x, t, vocab, count)
+    for t in range(vocab):
+        store_f32(x + t * 4, -np.inf)
+    for i in range(count):
+        move(word(w, VALUES), i, x, load_i32(word(w, IDS) + i * 4))
+
+
+@jit
+def _put_aside(w, x, t, vocab, count):
+    if t >= vocab:
+        return count
+    store_i32(word(w, IDS) + count * 4, t)
+    move(x, t, word(w, VALUES), count)
+    return count + np.int64(1)
 
 
 # ---- steps 5 to 13

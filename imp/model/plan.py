@@ -12,6 +12,24 @@ from .inputs import wanted_count
 from .sampling import SamplingPlan, uniform
 
 
+@dataclass(frozen=True, slots=True)
+class MaskBits:
+    """What the bits of this vocabulary's constraint masks stand for."""
+
+    tokens: np.ndarray  # int32 [B]: the token of each bit
+    aliases: np.ndarray  # int32 [n, 2]: (token, bit) of the tokens that share another token's bit
+
+    @classmethod
+    def in_order(cls, vocab: int) -> MaskBits:
+        """Bit t is token t."""
+        return cls(np.arange(vocab, dtype=np.int32), np.zeros((0, 2), np.int32))
+
+    @property
+    def words(self) -> int:
+        """uint32 words of a mask."""
+        return -(-len(self.tokens) // 32)
+
+
 @dataclass(slots=True)
 class Draw:
     """One wanted position: the token after `history` (its sequence's tokens, then `drafted` of its drafts)."""
@@ -47,7 +65,7 @@ def draws_of(row: Row) -> list[Draw]:
     return draws
 
 
-def plan_step(batch: Batch, vocab: int, width: int) -> tuple[SamplingPlan, list[list[Draw]]]:
+def plan_step(batch: Batch, vocab: int, width: int, bits: MaskBits) -> tuple[SamplingPlan, list[list[Draw]]]:
     """The plan of a step whose logits are [R, width], and the draws of each row. Tokens >= vocab are never drawn."""
     by_row = [draws_of(row) for row in batch.rows]
     draws = [draw for row in by_row for draw in row]
@@ -55,7 +73,7 @@ def plan_step(batch: Batch, vocab: int, width: int) -> tuple[SamplingPlan, list[
     ints = np.array([_ints(d) for d in draws], np.int32).reshape(len(draws), 4).T.copy()
     bias_starts, bias_tokens, bias_values = _ranges([_biases(d, vocab) for d in draws], (np.int32, np.float32))
     seen_starts, seen_tokens, seen_counts = _ranges([_seen(d, vocab) for d in draws], (np.int32, np.int32))
-    masks, mask_rows = _masks(by_row, width)
+    masks, mask_rows = _masks(by_row, bits.words)
     return SamplingPlan(
         temperature=floats[0],
         top_p=floats[1],
@@ -82,6 +100,8 @@ def plan_step(batch: Batch, vocab: int, width: int) -> tuple[SamplingPlan, list[
         seen_counts=seen_counts,
         masks=masks,
         mask_rows=mask_rows,
+        mask_tokens=bits.tokens,
+        mask_aliases=bits.aliases,
         vocab=min(vocab, width),
     ), by_row
 
@@ -157,10 +177,10 @@ def _ranges(rows: list[dict[int, float]] | list[dict[int, int]], kinds: tuple[ty
     return starts, keys, values
 
 
-def _masks(by_row: list[list[Draw]], width: int) -> tuple[np.ndarray, np.ndarray]:
+def _masks(by_row: list[list[Draw]], words: int) -> tuple[np.ndarray, np.ndarray]:
     """Constraint masks of the drawing positions; a constraint is walked over its drafts and back."""
     constrained = [[d for d in draws if d.target < 0] for draws in by_row if draws and draws[0].seq.constraint]
-    masks = np.zeros((sum(map(len, constrained)), -(-width // 32)), np.uint32)
+    masks = np.zeros((sum(map(len, constrained)), words), np.uint32)
     mask_rows = np.full(sum(map(len, by_row)), -1, np.int32)
     at, used = 0, 0
     for draws in by_row:

@@ -5,21 +5,23 @@ from __future__ import annotations
 from ..types import Batch, Row, RowResult, TokenLogprob
 from .inputs import pack
 from .ops import Backend
-from .plan import Draw, plan_step
+from .plan import Draw, MaskBits, plan_step
 from .sampling import Drawn
 
 
 class ModelRunner:
-    """Owned by the engine thread. `vocab`: the tokenizer's size; logits past it are padding and never drawn."""
+    """Owned by the engine thread. `vocab`: the tokenizer's size; logits past it are padding and never drawn.
+    `bits`: what the constraints' masks are made of; the vocabulary in its order unless said."""
 
-    def __init__(self, backend: Backend, vocab: int, block_size: int):
+    def __init__(self, backend: Backend, vocab: int, block_size: int, bits: MaskBits | None = None):
         self.backend, self.vocab, self.block_size = backend, vocab, block_size
+        self.bits = bits or MaskBits.in_order(vocab)
 
     def step(self, batch: Batch) -> list[RowResult]:
         logits = self.backend.run(pack(batch, self.block_size))
         if not len(logits):
             return [RowResult([]) for _ in batch.rows]
-        plan, by_row = plan_step(batch, self.vocab, logits.shape[1])
+        plan, by_row = plan_step(batch, self.vocab, logits.shape[1], self.bits)
         drawn = self.backend.sample(logits, plan)
         results, at = [], 0
         for row, draws in zip(batch.rows, by_row, strict=True):

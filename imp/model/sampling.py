@@ -53,8 +53,10 @@ class SamplingPlan:
     seen_starts: np.ndarray  # int32 [R + 1]
     seen_tokens: np.ndarray  # int32: distinct tokens of the penalty window, prompt and output
     seen_counts: np.ndarray  # int32: how often each was generated in the window; 0: prompt only
-    masks: np.ndarray  # uint32 [n, ceil(V / 32)]: constraint masks
+    masks: np.ndarray  # uint32 [n, ceil(B / 32)]: constraint masks; bit b is bit b % 32 of word b // 32
     mask_rows: np.ndarray  # int32 [R]: row of `masks`; -1: unconstrained
+    mask_tokens: np.ndarray  # int32 [B]: the token of each bit
+    mask_aliases: np.ndarray  # int32 [n, 2]: (token, bit) of the tokens that share another token's bit
     vocab: int  # tokens >= vocab (padding rows of the head) are never drawn
     top_logprobs: np.ndarray  # int32 [R]: alternatives wanted; -1: no logprobs at all
     targets: np.ndarray  # int32 [R]: >= 0: nothing is drawn, report the logprob of this token; -1: draw
@@ -142,8 +144,14 @@ def _penalised(x: np.ndarray, plan: SamplingPlan, r: int) -> np.ndarray:
     np.add.at(x, plan.bias_tokens[span], plan.bias_values[span].astype(np.float64))
     if plan.mask_rows[r] >= 0:
         words = plan.masks[plan.mask_rows[r]]
-        ids = np.arange(len(x))
-        x = np.where((words[ids >> 5] >> (ids & 31)) & 1, x, -np.inf)
+        aliases = plan.mask_aliases.reshape(-1, 2)
+        tokens = np.concatenate([plan.mask_tokens, aliases[:, 0]])
+        bits = np.concatenate([np.arange(len(plan.mask_tokens)), aliases[:, 1]])
+        allowed = tokens[((words[bits >> 5] >> (bits & 31)) & 1).astype(bool)]
+        left = np.full(len(x), -np.inf)
+        allowed = allowed[allowed < len(x)]
+        left[allowed] = x[allowed]
+        x = left
     span = slice(plan.seen_starts[r], plan.seen_starts[r + 1])
     ids, counts = plan.seen_tokens[span], plan.seen_counts[span]
     values, penalty = x[ids], float(plan.repetition[r])

@@ -69,6 +69,8 @@ def make_plan(rows: list[dict], vocab: int) -> SamplingPlan:
         seen_counts=np.array(seen_counts, np.int32),
         masks=np.array(masks, np.uint32).reshape(len(masks), -(-vocab // 32)),
         mask_rows=np.array(mask_rows, np.int32),
+        mask_tokens=np.arange(vocab, dtype=np.int32),
+        mask_aliases=np.zeros((0, 2), np.int32),
         vocab=vocab,
     )
 
@@ -211,6 +213,34 @@ def test_a_row_does_not_depend_on_its_neighbours(sampler: Sampler, neighbours: i
         drawn = sampler.sample(logits, make_plan([*others[:at], probe, *others[at:]], vocab))
         for name in ("tokens", "logprobs", "ranks", "top_tokens", "top_values"):
             assert np.array_equal(getattr(drawn, name)[at], getattr(alone, name)[0]), name
+
+
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 200, 3001])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 0.7, 0.99, 1.0])
+def test_masks_in_any_order_of_bits_ban_what_a_bias_of_minus_infinity_bans(
+    sampler: Sampler, vocab: int, share: float
+) -> None:
+    rng = np.random.default_rng(vocab)
+    logits = rng.standard_normal((8, vocab + 5)).astype(np.float32)
+    alike = rng.permutation(vocab)[: vocab // 5]  # these share the bit of another token
+    tokens = rng.permutation(np.setdiff1d(np.arange(vocab), alike)).astype(np.int32)
+    aliases = np.stack([alike, rng.integers(0, len(tokens), len(alike))], axis=1).astype(np.int32)
+    bits = rng.random((8, -(-len(tokens) // 32) * 32)) < share
+    bits[:, 0] = True
+    rows: list[dict] = [{"u": rng.random(), "temperature": t, "top_p": p} for t in (0.0, 1.0) for p in (0.3, 0.8, 0.9, 1)]
+    plan = copied(
+        make_plan(rows, vocab),
+        masks=np.packbits(bits, axis=1, bitorder="little").view(np.uint32),
+        mask_rows=np.arange(8, dtype=np.int32),
+        mask_tokens=tokens,
+        mask_aliases=aliases,
+    )
+    for r, row in enumerate(rows):
+        banned = set(tokens[~bits[r, : len(tokens)]].tolist()) | set(alike[~bits[r, aliases[:, 1]]].tolist())
+        row["bias"] = dict.fromkeys(sorted(banned), -np.inf)
+    want = reference_sample(logits.copy(), make_plan(rows, vocab)).tokens
+    assert sampler.sample(logits.copy(), copied(plan)).tokens.tolist() == want.tolist()
+    assert reference_sample(logits.copy(), copied(plan)).tokens.tolist() == want.tolist()
 
 
 # G05-03

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imp.model.plan import dry_penalties, plan_step
+from imp.model.plan import MaskBits, dry_penalties, plan_step
 from imp.model.sampling import SamplingPlan, _kept, _penalised, log_softmax, reference_sample, uniform
 from imp.types import Batch, Limits, Request, Row, Sampling, Sequence
 
@@ -30,7 +30,7 @@ def plan(
     """The plan of one decoding row."""
     request = Request("r", prompt, sampling or Sampling(**changes), limits or Limits())
     seq = Sequence(request, index, 0, [*prompt, *output], computed=len(prompt) + len(output) - 1)
-    return plan_step(Batch([Row(seq, seq.computed, 1)]), vocab, width)[0]
+    return plan_step(Batch([Row(seq, seq.computed, 1)]), vocab, width, MaskBits.in_order(vocab))[0]
 
 
 def logits(seed: int) -> np.ndarray:
@@ -221,7 +221,7 @@ class AllowList:
 def test_a_constraint_masks_every_position_of_a_draft():
     seq = Sequence(Request("r", (1,), Sampling(temperature=0.0)), 0, 0, [1], draft=[40, 50])
     seq.constraint = AllowList([{40, 41}, {50}, {33}])
-    made, _ = plan_step(Batch([Row(seq, 0, 3)]), 60, 60)
+    made, _ = plan_step(Batch([Row(seq, 0, 3)]), 60, 60, MaskBits.in_order(60))
     drawn = reference_sample(np.tile(logits(2), (3, 1)).astype(np.float32), made)
     assert drawn.tokens[0] in (40, 41) and drawn.tokens[1:].tolist() == [50, 33]
     assert seq.constraint.at == 0  # rolled back
