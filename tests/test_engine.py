@@ -54,6 +54,14 @@ def make(
     return Engine(scheduler, runner, asyncio.get_running_loop()), scheduler, runner
 
 
+class SlowRunner(ToyRunner):
+    """Fills its 4000 cells in 20 seconds: within a test's time it never gets there."""
+
+    def step(self, batch: Batch) -> list[RowResult]:
+        time.sleep(0.005)
+        return super().step(batch)
+
+
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
         await asyncio.wait_for(test(), 30)
@@ -275,7 +283,7 @@ def test_draining_finishes_what_runs_and_refuses_what_comes():
 
 def test_draining_has_an_end_and_stopping_fails_what_is_left():
     async def test() -> None:
-        engine, scheduler, _ = make(context=1_000_000)
+        engine, scheduler, _ = make(SlowRunner(1000, 4), context=1_000_000)
         task = asyncio.create_task(read(engine.open([Request("a", (1,), limits=FOREVER)])))
         await asyncio.sleep(0)
         assert not await engine.drain(0.01)
