@@ -3,7 +3,8 @@
 A configuration is (node, counter, stack). BYTE nodes eat a byte along one of their edges. EPS nodes go on without one.
 CALL starts a rule with a counter of 0 and remembers where to go on and the caller's counter; RET goes on there, and at
 the outermost level it accepts. TEST and INC are a counted loop: one frame has one counter, so a counted loop inside
-another one stands behind a CALL. LAZY is a node whose continuation is written when the automaton first reaches it.
+another one stands behind a CALL; leaving a loop sets the counter to 0, so one may follow another. LAZY is a node whose
+continuation is written when the automaton first reaches it; what that adds may lead to older nodes, and changes none.
 
 Control tokens of a vocabulary are bytes too, and no text contains them: 0xFF, then the token id in three bytes,
 highest first (`special`).
