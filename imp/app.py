@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from imp import __version__, bundle, models
 from imp.bundle import Bundle
@@ -27,6 +28,9 @@ from imp.memory import OutOfMemory
 from imp.obs import log as logs
 from imp.obs.metrics import Labels, Metrics
 from imp.sched.stats import Stats
+from imp.script.file import ScriptError
+from imp.script.load import load as load_script
+from imp.script.runner import ScriptRunner
 from imp.settings import Settings
 from imp.text.tokenizer import InvalidTokenizer, UnsupportedTokenizer
 from imp.weights.checkpoint import InvalidModel, UnsupportedModel
@@ -38,6 +42,7 @@ PREPARE_THREADS = 2  # render and tokenise
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (OutOfMemory, 2),
     (MemoryError, 2),
+    (ScriptError, 1),
     (models.ModelError, 4),
     (FileNotFoundError, 4),
     (InvalidModel, 5),
@@ -93,6 +98,7 @@ class App:
             metrics_need_key=settings.server.metrics_require_auth,
             tokenizer_info=settings.server.tokenizer_info,
             dev_mode=settings.server.dev_mode,
+            script_log=self._script_log if settings.model.script else None,
         )
         http = ServerSettings(
             read_timeout_s=settings.server.read_timeout_s,
@@ -182,15 +188,23 @@ class App:
         self.services.state = State.LOADING
         loop = asyncio.get_running_loop()
         try:
-            path = await asyncio.to_thread(self._find_model)
-            if path is None:
-                self.services.state = State.NO_MODEL
-                return
-            loaded = await asyncio.to_thread(bundle.load, path, self.settings, self._progress(loop))
+            loaded = await asyncio.to_thread(self._read_model, self._progress(loop))
         except tuple(kind for kind, _ in EXIT_CODES) as error:
             code = next(code for kind, code in EXIT_CODES if isinstance(error, kind))
             raise StartError(str(error) or type(error).__name__, code) from None
+        if loaded is None:
+            self.services.state = State.NO_MODEL
+            return
         self._start(loaded)
+
+    def _read_model(self, progress: Callable[[str], None]) -> Bundle | None:
+        own = self.settings.model
+        if own.script is not None:
+            if own.model is not None:
+                raise ScriptError("--script and --model exclude each other")
+            return load_script(own.script, self.settings)
+        path = self._find_model()
+        return None if path is None else bundle.load(path, self.settings, progress)
 
     def _progress(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
         """Progress of the loading thread: a line each, and more patience from the service manager."""
@@ -245,6 +259,10 @@ class App:
         self.services.pool.shutdown(wait=False, cancel_futures=True)
 
     # -- what people and monitors see ---------------------------------------------------------------
+
+    def _script_log(self) -> list[dict[str, Any]]:
+        runner = None if self.bundle is None else self.bundle.runner
+        return list(runner.log) if isinstance(runner, ScriptRunner) else []
 
     def _summary(self, seconds: float) -> None:
         host, port = self.server.addresses[0]

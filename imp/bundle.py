@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, Protocol
 
 from .chat.prepare import ModelFacts, default_sampling
 from .chat.template import BUILTIN, ChatTemplate, TemplateError
@@ -20,7 +21,7 @@ from .sched.scheduler import Scheduler
 from .settings import Settings
 from .text.decode import TextDecoder
 from .text.tokenizer import Tokenizer
-from .types import Request
+from .types import Request, Runner
 from .weights.checkpoint import Checkpoint, InvalidModel, TokenizerFiles, open_checkpoint
 
 Progress = Callable[[str], None]
@@ -42,13 +43,22 @@ class ModelCard:
     loaded_at: int  # unix seconds
 
 
+class Device(Protocol):
+    """What is told of where the model runs, and how that ends."""
+
+    @property
+    def name(self) -> str: ...
+    def describe(self) -> str: ...
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Bundle:
     card: ModelCard
     facts: ModelFacts
     tokenizer: Tokenizer
-    backend: Backend
-    runner: ModelRunner
+    backend: Device
+    runner: Runner
     scheduler: Scheduler
     memory: MemoryPlan
 
@@ -89,23 +99,23 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
         blocks=settings.kv_cache.max_blocks,
         free_bytes=available_bytes(),
     )
-    limits = step_limits(model, memory, settings)
+    limits = step_limits(memory, settings)
     backend.load(model, limits)
-    facts = _facts(checkpoint, tokenizer, memory.context, settings)
+    own_template = template(checkpoint.chat_template, tokenizer, settings.model.chat_template)
     bundle = Bundle(
         card=_card(path, checkpoint, model, settings),
-        facts=facts,
+        facts=facts(tokenizer, own_template, checkpoint.generation, memory.context, settings),
         tokenizer=tokenizer,
         backend=backend,
         runner=ModelRunner(backend, tokenizer.vocab_size, BLOCK_SIZE),
-        scheduler=_scheduler(tokenizer, memory, limits),
+        scheduler=scheduler(tokenizer, memory, limits),
         memory=memory,
     )
     checkpoint.close()
     return bundle
 
 
-def step_limits(model: Model, memory: MemoryPlan, settings: Settings) -> StepLimits:
+def step_limits(memory: MemoryPlan, settings: Settings) -> StepLimits:
     return StepLimits(
         tokens=settings.runtime.prefill_chunk_size + memory.rows,
         rows=memory.rows,
@@ -116,7 +126,9 @@ def step_limits(model: Model, memory: MemoryPlan, settings: Settings) -> StepLim
     )
 
 
-def _scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits) -> Scheduler:
+def scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits) -> Scheduler:
+    """The scheduler of a model with this vocabulary and this much memory."""
+
     def new_decoder(request: Request) -> TextDecoder:
         asked = request.limits
         return TextDecoder(tokenizer, asked.stop_strings, asked.include_stop, asked.skip_special, request.prompt[-8:])
@@ -141,7 +153,15 @@ def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     return Tokenizer.from_gguf(files.metadata)
 
 
-def _facts(checkpoint: Checkpoint, tokenizer: Tokenizer, context: int, settings: Settings) -> ModelFacts:
+def facts(
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    generation: Mapping[str, Any],
+    context: int,
+    settings: Settings,
+) -> ModelFacts:
+    """What preparing a request needs. generation: the model's own generation config."""
+
     @cache
     def dry_breakers() -> frozenset[int]:
         pieces = ((token, tokenizer.token_text(token)) for token in range(tokenizer.vocab_size))
@@ -150,8 +170,8 @@ def _facts(checkpoint: Checkpoint, tokenizer: Tokenizer, context: int, settings:
     own = settings.generation
     return ModelFacts(
         tokenizer=tokenizer,
-        template=_template(checkpoint, tokenizer, settings.model.chat_template),
-        defaults=default_sampling(checkpoint.generation),
+        template=template,
+        defaults=default_sampling(generation),
         context=context,
         control_spellings=tuple(sorted(filter(None, map(tokenizer.token_text, tokenizer.special_ids)))),
         dry_breakers=dry_breakers,
@@ -163,18 +183,22 @@ def _facts(checkpoint: Checkpoint, tokenizer: Tokenizer, context: int, settings:
     )
 
 
-def _template(checkpoint: Checkpoint, tokenizer: Tokenizer, choice: str) -> ChatTemplate | None:
-    """--chat-template: auto, a built-in name, or a file."""
+def template_source(choice: str, own: str | None) -> str | None:
+    """--chat-template: auto (the model's own), none, a built-in name, or a file. Raises InvalidModel."""
     if choice == "none":
         return None
     if choice == "auto":
-        source = checkpoint.chat_template
-    elif choice in BUILTIN:
-        source = BUILTIN[choice]
-    elif Path(choice).is_file():
-        source = Path(choice).read_text()
-    else:
-        raise InvalidModel(f"--chat-template {choice}: neither a file nor one of auto, none, {', '.join(BUILTIN)}")
+        return own
+    if choice in BUILTIN:
+        return BUILTIN[choice]
+    if Path(choice).is_file():
+        return Path(choice).read_text()
+    raise InvalidModel(f"--chat-template {choice}: neither a file nor one of auto, none, {', '.join(BUILTIN)}")
+
+
+def template(own: str | None, tokenizer: Tokenizer, choice: str) -> ChatTemplate | None:
+    """The template to use, given the model's own source and the choice of --chat-template. Raises InvalidModel."""
+    source = template_source(choice, own)
     if source is None:
         return None
     names = {

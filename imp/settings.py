@@ -50,6 +50,12 @@ class Model:
     model: str | None = _setting(
         None, "a .gguf file, a safetensors directory, or a name in the models dir", flag="--model", metavar="PATH|NAME"
     )
+    script: Path | None = _setting(
+        None,
+        "serve the replies written in a JSON file instead of a model (docs/SCRIPT.md)",
+        flag="--script",
+        metavar="FILE",
+    )
     models_dir: Path | None = _setting(None, "folder of models that can be named", flag="--models-dir", metavar="DIR")
     served_name: str | None = _setting(
         None, "name clients use for the model; default: its file name", flag="--served-model-name", metavar="NAME"

@@ -192,7 +192,7 @@ class Decoder(Protocol):
     def flush(self) -> str: ...
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Sequence:
     """One continuation of one request: how far it has got and where its KV lives.
 
@@ -273,6 +273,8 @@ class RowResult:
     logprobs: list[TokenLogprob] = field(default_factory=list)  # one per token where asked for
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # positions start + 1 .., as far as prompt
     draft: list[int] = field(default_factory=list)  # proposals for the next step
+    late: bool = False  # the row reached the end, and its token is not there yet: it comes again
+    error: str = ""  # safe to show: this row's request alone cannot go on
 
 
 class Runner(Protocol):

@@ -166,17 +166,24 @@ class Scheduler:
                 continue
             if not seq.started:
                 self._start(seq, row, events)
+            if result.error:
+                events.append(self._fail(seq.request.id, "engine_step_failed", result.error))
+                continue
             if seq.request.sampling.prompt_logprobs is not None and collect_prompt_logprobs(row, result):
                 events.append(PromptLogprobs(seq.request.id, seq.index, tuple(seq.prompt_logprobs)))
             if not row.reaches_end:
                 seq.computed = row.start + row.count
                 self._publish(seq)
-            elif seq.request.limits.max_tokens:
-                self._take_tokens(row, result, now, events)
-            else:
+            elif not seq.request.limits.max_tokens:
                 seq.computed = row.start + row.count
                 self._prompt_is_there(seq)
                 events.append(self._finish(seq, End(Reason.LENGTH)))
+            elif result.late:
+                seq.computed = len(seq.tokens) - 1
+                seq.draft = []
+                self._publish(seq)
+            else:
+                self._take_tokens(row, result, now, events)
         self._in_step = False
         return events
 

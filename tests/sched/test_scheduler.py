@@ -749,6 +749,58 @@ def test_the_snapshot_counts_steps_and_rows():
     assert stats.decode_last_rows == len(rows[-1])
 
 
+class LateRunner(ToyRunner):
+    """Often has no token yet for a row that reached the end."""
+
+    rng = random.Random(5)
+
+    def step(self, batch):
+        results = super().step(batch)
+        for row, result in zip(batch.rows, results, strict=True):
+            if row.reaches_end and self.rng.random() < 0.6:
+                result.tokens, result.logprobs, result.draft, result.late = [], [], [], True
+        return results
+
+
+def test_a_token_that_is_late_changes_nothing_but_the_time():
+    stage = Stage(40, 4, runner=LateRunner(40, 4, lambda seq, ahead: ahead(2)), max_rows=4, max_tokens=12)
+    requests = [
+        Request(
+            f"r{i}",
+            prompt(5 + 3 * i, i),
+            Sampling(logprobs=1, prompt_logprobs=1 if i % 2 else None),
+            Limits(12, stop_ids=STOP),
+            n=1 + i % 2,
+        )
+        for i in range(6)
+    ]
+    stage.submit(*requests)
+    stage.run()
+    for request in requests:
+        for index in range(request.n):
+            assert stage.transcript[request.id, index].essence == reference(request, index).essence
+    assert free(stage)
+
+
+def test_a_row_that_cannot_go_on_fails_its_request_alone():
+    class Failing(ToyRunner):
+        def step(self, batch):
+            results = super().step(batch)
+            for row, result in zip(batch.rows, results, strict=True):
+                if row.seq.request.id == "bad" and row.seq.generated == 2:
+                    result.error = "a reason"
+            return results
+
+    stage = Stage(runner=Failing(64, 4))
+    bad, good = (Request(name, prompt(6, i), limits=Limits(8), n=2) for i, name in enumerate(("bad", "good")))
+    stage.submit(bad, good)
+    stage.run()
+    failed = stage.transcript.failed
+    assert list(failed) == ["bad"] and (failed["bad"].code, failed["bad"].message) == ("engine_step_failed", "a reason")
+    assert [stage.transcript["good", i].essence for i in (0, 1)] == [reference(good, i).essence for i in (0, 1)]
+    assert free(stage) and stage.failures == 0
+
+
 def test_a_runner_that_raises_is_not_the_schedulers_business():
     runner = ToyRunner(8, 4)
     runner.fails = lambda batch: True

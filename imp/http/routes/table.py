@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from imp.http import generate
-from imp.http.message import HttpRequest, Response
+from imp.http.message import HttpRequest, Response, json_response
 from imp.http.router import Access, Handler, Route, with_aliases
 from imp.http.routes import control, info, models, probes, tokens, ui
 from imp.http.services import Services
@@ -14,7 +15,12 @@ Bound = Callable[[Services, HttpRequest], Awaitable[Response]]
 
 
 def routes(
-    services: Services, *, metrics_need_key: bool = False, tokenizer_info: bool = False, dev_mode: bool = False
+    services: Services,
+    *,
+    metrics_need_key: bool = False,
+    tokenizer_info: bool = False,
+    dev_mode: bool = False,
+    script_log: Callable[[], list[dict[str, Any]]] | None = None,
 ) -> list[Route]:
     """The table, with the handlers bound to `services`. What a flag does not switch on is not in it."""
 
@@ -53,4 +59,10 @@ def routes(
         table.append(Route(("GET",), "/tokenizer_info", on(tokens.tokenizer_info), key))
     if dev_mode:
         table.append(Route(("POST",), "/abort_requests", on(control.abort_requests), admin))
+    if script_log is not None:
+
+        async def log(request: HttpRequest) -> Response:
+            return json_response({"object": "list", "data": script_log()})
+
+        table.append(Route(("GET",), "/script/log", log, key))
     return with_aliases(table)

@@ -1,0 +1,1 @@
+"""`--script FILE`: the whole server over written model output instead of weights, for whoever tests clients."""

@@ -1,0 +1,84 @@
+"""From a script's FILE to a Bundle, in the place of weights."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from imp import bundle
+from imp.bundle import Bundle, ModelCard
+from imp.memory import BLOCK_SIZE, MemoryPlan
+from imp.script import file, vocabulary
+from imp.script.file import Script, ScriptError
+from imp.script.runner import ScriptRunner
+from imp.settings import Settings
+from imp.weights.checkpoint import InvalidModel
+
+_ROWS = 64
+
+
+class ScriptBackend:
+    """What is told of the device where there is none."""
+
+    name = "script"
+
+    def __init__(self, replies: int, loop: bool) -> None:
+        self._replies, self._loop = replies, loop
+
+    def describe(self) -> str:
+        """One line for the start-up summary."""
+        return f"script: {self._replies} replies" + (", again and again" if self._loop else "")
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
+def load(path: Path, settings: Settings) -> Bundle:
+    """Raises FileNotFoundError and ScriptError."""
+    script = file.read(path)
+    try:
+        return build(script, settings)
+    except InvalidModel as error:
+        raise ScriptError(f"script {path}: {error}") from None
+
+
+def build(script: Script, settings: Settings) -> Bundle:
+    """A bundle that says what the script says. Raises InvalidModel for a template that cannot be used."""
+    source, chosen = script.template, settings.model.chat_template
+    pieces = dict.fromkeys(piece for reply in script.replies for piece in reply.pieces)
+    tokenizer = vocabulary.tokenizer(bundle.template_source(chosen, source) or "", script.control, pieces)
+    memory = _memory(script.context, settings)
+    runner = ScriptRunner(
+        [(reply, vocabulary.token_ids(reply.pieces, tokenizer)) for reply in script.replies], script.loop, tokenizer
+    )
+    return Bundle(
+        card=_card(script, settings),
+        facts=bundle.facts(tokenizer, bundle.template(source, tokenizer, chosen), {}, memory.context, settings),
+        tokenizer=tokenizer,
+        backend=ScriptBackend(len(script.replies), script.loop),
+        runner=runner,
+        scheduler=bundle.scheduler(tokenizer, memory, bundle.step_limits(memory, settings)),
+        memory=memory,
+    )
+
+
+def _memory(context: int, settings: Settings) -> MemoryPlan:
+    """As much as anybody may want: nothing is stored in these blocks."""
+    context = min(context, settings.model.max_len or context)
+    rows = settings.runtime.max_batch or _ROWS
+    blocks = settings.kv_cache.max_blocks or 4 * -(-context // BLOCK_SIZE) + rows * _ROWS
+    return MemoryPlan(0, 0, blocks, rows, min(context, blocks * BLOCK_SIZE))
+
+
+def _card(script: Script, settings: Settings) -> ModelCard:
+    card = ModelCard(
+        name=script.model,
+        architecture="script",
+        quantization="none",
+        parameters=0,
+        size_bytes=0,
+        trained_context=script.context,
+        loaded_at=int(time.time()),
+    )
+    return replace(card, name=settings.model.served_name) if settings.model.served_name else card
