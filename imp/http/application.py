@@ -14,6 +14,7 @@ from imp.http.errors import ApiError, Envelope, internal
 from imp.http.gate import Gate, request_id
 from imp.http.message import Full, HttpRequest, Response, error_response
 from imp.http.router import Access, Handler, Match, Router
+from imp.http.websocket import wants_upgrade
 from imp.obs.record import RequestRecord
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,9 @@ class Application:
 
     def _pass(self, request: HttpRequest, match: Match) -> dict[str, str]:
         who = self.gate.authorize(match.route.access, request.headers, request.client_ip)
+        request.owner = self.gate.owner(request.headers)
+        if wants_upgrade(request.headers):
+            self.gate.check_origin(request.headers)
         if match.route.access is Access.OPEN:
             return {}
         self.gate.refuse_while_draining()

@@ -130,6 +130,21 @@ class Gate:
             raise ApiError(403, "admin_is_local", message)
         return client_ip
 
+    def owner(self, headers: Headers) -> str:
+        """Whose stored things a request may see: a name made of its key itself, so that it stays the key's whatever
+        other keys come and go. Without keys everybody sees everything: ""."""
+        shown = self.identify(headers)
+        return self._keys[int(shown.split()[1])].hex() if shown else ""
+
+    def check_origin(self, headers: Headers) -> None:
+        """Web pages may open WebSockets to any server and read them, CORS or not; so this is where an origin that is
+        neither allowed nor the server's own is refused. ApiError 403."""
+        origin, host = headers.get("origin"), headers.get("host") or ""
+        if origin is None or origin.lower().partition("://")[2] == host.lower():
+            return
+        if "Access-Control-Allow-Origin" not in self.cors_headers(headers):
+            raise ApiError(403, "origin_not_allowed", "Pages of this origin may not open a WebSocket here.")
+
     def refuse_while_draining(self) -> None:
         """ApiError 503 when the server is going down; the connection closes, so that the client looks elsewhere."""
         if self.draining:

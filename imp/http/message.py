@@ -1,4 +1,4 @@
-"""What crosses between the server and a handler: HttpRequest in, Full or Stream out. Knows no sockets."""
+"""What crosses between the server and a handler: HttpRequest in; Full, Stream or Switch out. Knows no sockets."""
 
 from __future__ import annotations
 
@@ -76,6 +76,8 @@ class HttpRequest:
     params: dict[str, str] = field(default_factory=dict)
     arrived: float = 0.0  # the loop's clock when the head was complete
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)
+    owner: str = ""  # whose stored things it may see: a name of its API key; "" where there are no keys
+    local: Any = None  # what a WebSocket keeps for the requests that come over it
     _endings: list[Callable[[], None]] = field(default_factory=list)
 
     @property
@@ -90,6 +92,12 @@ class HttpRequest:
         """The server's call; last registered, first called."""
         while self._endings:
             self._endings.pop()()
+
+    def outlive(self) -> Callable[[], None]:
+        """Take over what `end` would do, for work that goes on when the exchange is over; call it when that ends."""
+        work = HttpRequest(self.method, self.path)
+        work._endings, self._endings = self._endings, []
+        return work.end
 
     def json(self) -> dict[str, Any]:
         """The body as a JSON object. Pure and without state: a big body may be parsed in the pool.
@@ -129,7 +137,20 @@ class Stream:
     chunks: Chunks
 
 
-Response = Full | Stream
+@dataclass(eq=False, slots=True)
+class Switch:
+    """101: the connection leaves HTTP and becomes a WebSocket. `session` serves it and returns when it is over.
+
+    session: called with the socket and with the door by which requests that come over it are let in, as if each had
+    come alone: it gives the handler, or the refusal.  ping_s: seconds between two pings; 0: none.
+    """
+
+    headers: dict[str, str]
+    session: Callable[[Any, Callable[[HttpRequest], Any]], Awaitable[None]]
+    ping_s: float = 15.0
+
+
+Response = Full | Stream | Switch
 
 
 def dumps(value: Any) -> bytes:

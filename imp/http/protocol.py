@@ -142,6 +142,14 @@ class HttpConnection:
     def end(self) -> bytes:
         return self._h11.send(h11.EndOfMessage()) or b""
 
+    def switch(self, headers: Iterable[tuple[str, str]]) -> tuple[bytes, bytes]:
+        """Leave HTTP: the 101 to send, and what the client sent after its head. Nothing else is called after this."""
+        fields = list(headers)
+        reason = b"Switching Protocols"
+        start = self._h11.send(h11.InformationalResponse(status_code=101, headers=fields, reason=reason)) or b""
+        rest, self._buffer = bytes(self._buffer), bytearray()
+        return start, rest
+
     @property
     def is_head(self) -> bool:
         return self._is_head
@@ -408,6 +416,7 @@ _REASONS = {
     414: b"URI Too Long",
     415: b"Unsupported Media Type",
     417: b"Expectation Failed",
+    426: b"Upgrade Required",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",

@@ -19,9 +19,10 @@ from email.utils import formatdate
 from typing import Protocol, cast
 
 from imp.http.errors import ApiError, unavailable
-from imp.http.message import Full, HttpRequest, Response, Stream, parse_query
+from imp.http.message import Full, HttpRequest, Response, Stream, Switch, parse_query
 from imp.http.protocol import Complete, Head, HttpConnection, HttpLimits
 from imp.http.router import Handler
+from imp.http.websocket import SlowReaderError, SocketLimits, WebSocket
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Server:
         self.application = application
         self.settings = settings or ServerSettings()
         self.draining = False
-        self.connections: set[Connection] = set()
+        self.connections: set[Connection | WebSocket] = set()
         self._listeners: list[asyncio.Server] = []
         self._date = (0, "")
 
@@ -127,10 +128,6 @@ class Server:
         return {connection.task for connection in self.connections if connection.task is not None}
 
 
-class SlowReaderError(Exception):
-    """The client takes nothing of its answer."""
-
-
 class Connection(asyncio.Protocol):
     """One client. Mutable, owned by its loop."""
 
@@ -148,6 +145,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._reading = True
         self._eof = False
+        self._switched = False  # to a WebSocket
         self._lingering = False
         self._deadline: float | None = None
         self._last_chance: float | None = None  # of a phase whose deadline moves
@@ -302,8 +300,10 @@ class Connection(asyncio.Protocol):
             if isinstance(response, Full):
                 self._write(self._full(response, self._is_last))
                 await self._drained()
-            else:
+            elif isinstance(response, Stream):
                 await self._stream(request, response)
+            else:
+                self._switch(request, response)
         except SlowReaderError:
             log.info("request %s: its reader took nothing for %g s", request.id, self._settings.write_timeout_s)
             self.abort()
@@ -313,6 +313,8 @@ class Connection(asyncio.Protocol):
 
     def _on_answered(self, task: asyncio.Task[None]) -> None:
         self.task = None
+        if self._switched:
+            return
         self._end_request()
         if task.cancelled():
             self.abort()
@@ -334,6 +336,29 @@ class Connection(asyncio.Protocol):
             await response.chunks.aclose()
         self._write(self._http.end())
         await self._drained()
+
+    def _switch(self, request: HttpRequest, response: Switch) -> None:
+        """Leave the client to a WebSocket, which takes this connection's place."""
+        assert self._transport is not None
+        if self._eof:
+            self.abort()
+            return
+        own, application, connections = self._settings, self._server.application, self._server.connections
+        start, rest = self._http.switch(self._headers(response))
+        self._write(start)
+
+        def on_end(socket: WebSocket) -> None:
+            connections.discard(socket)
+            request.end()
+
+        limits = SocketLimits(own.limits.body_bytes, own.read_timeout_s, own.write_timeout_s, response.ping_s)
+        socket = WebSocket(self._transport, limits, on_end)
+        self._switched, self._request = True, None
+        connections.discard(self)
+        connections.add(socket)
+        socket.begin(lambda socket: response.session(socket, application.admit), rest)
+        if self._server.draining:
+            socket.close_if_idle()
 
     async def _drained(self) -> None:
         """Wait while the client reads slower than we write. Lets the loop turn in any case: a source that never waits

@@ -13,7 +13,11 @@ import httpx
 
 from tests.real.process import ROOT
 
-CHAT = {"messages": [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}], "temperature": 0, "max_tokens": 20}
+CHAT = {
+    "messages": [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}],
+    "temperature": 0,
+    "max_tokens": 20,
+}
 
 
 def free_port() -> int:

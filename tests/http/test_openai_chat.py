@@ -341,7 +341,9 @@ def test_what_the_template_says_is_the_clients_400():  # G06-03
         async with serving(template="{{ raise_exception('Roles must alternate!') }}") as server:
             answer = await server.post(CHAT, **ASK)
             assert answer.status_code == 400 and "Roles must alternate!" in answer.json()["error"]["message"]
-        async with serving(template="{% for i in range(100) %}{% for j in range(10000) %}{% for k in range(10000) %}x{% endfor %}{% endfor %}{% endfor %}") as server:
+        async with serving(
+            template="{% for i in range(100) %}{% for j in range(10000) %}{% for k in range(10000) %}x{% endfor %}{% endfor %}{% endfor %}"
+        ) as server:
             answer = await server.post(CHAT, **ASK)
             assert answer.status_code == 500 and answer.json()["error"]["code"] == "template_failed"
         async with serving(template=None) as server:  # G06-09

@@ -89,7 +89,9 @@ def errors(ours: np.ndarray, top: list[list[Any]]) -> np.ndarray:
 
 def check(loaded: Bundle, entry: dict[str, Any]) -> float:
     """The rms error of the top 20; asserts the same likeliest token wherever the judge is clear."""
-    assert loaded.tokenizer.encode(entry["text"], add_special=entry["kind"] == "raw", parse_special=True) == entry["ids"]
+    assert (
+        loaded.tokenizer.encode(entry["text"], add_special=entry["kind"] == "raw", parse_special=True) == entry["ids"]
+    )
     ours = logprobs(loaded, entry["ids"])
     found = [(ours[-1], entry["top"])] + [(ours[each["position"]], each["top"]) for each in entry.get("inner", [])]
     for row, top in found:

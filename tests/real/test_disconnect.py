@@ -60,7 +60,9 @@ def test_a_client_that_leaves_frees_its_place(one_at_a_time, phase, stream):
             while any(await gauge(client, *gone)):
                 assert time.monotonic() - began < 1.0
                 await asyncio.sleep(0.002)
-            print(f"{phase}, {'streamed' if stream else 'whole'}: free after {(time.monotonic() - began) * 1000:.0f} ms")
+            print(
+                f"{phase}, {'streamed' if stream else 'whole'}: free after {(time.monotonic() - began) * 1000:.0f} ms"
+            )
             after = await gauge(client, "imp_requests_cancelled_total", "imp_tokens_completion_total")
             assert after[0] == before[0] + 1
             if phase != "decode":
