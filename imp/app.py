@@ -10,11 +10,10 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from imp import __version__, bundle, models
+from imp import __version__, bundle, models, readings
 from imp.bundle import Bundle
 from imp.engine import Engine
 from imp.http.application import Application
@@ -26,8 +25,7 @@ from imp.http.server import Server, ServerSettings
 from imp.http.services import Services, State
 from imp.memory import OutOfMemory
 from imp.obs import log as logs
-from imp.obs.metrics import Labels, Metrics
-from imp.sched.stats import Stats
+from imp.obs.metrics import Metrics
 from imp.script.file import ScriptError
 from imp.script.load import load as load_script
 from imp.script.runner import ScriptRunner
@@ -105,11 +103,12 @@ class App:
             write_timeout_s=settings.server.write_timeout_s,
             keep_alive_max=settings.server.keep_alive_max,
         )
-        self.server = Server(Application(Router(table), self.gate, self.metrics.observe), http)
+        self.server = Server(Application(Router(table), self.gate, self.services.observe), http)
         self.bundle: Bundle | None = None
         self.engine: Engine | None = None
         self.stopping = asyncio.Event()
         self.loads = 0
+        self.metrics.read("imp_model_loads_total", lambda: self.loads)
 
     def _services(self) -> Services:
         own = self.settings
@@ -234,7 +233,7 @@ class App:
         self.bundle = loaded
         self.engine = Engine(loaded.scheduler, loaded.runner, asyncio.get_running_loop())
         self.loads += 1
-        self._read_metrics(loaded, self.engine)
+        readings.connect(self.metrics, self.engine, loaded.memory, loaded.card.name)
         self.services.loaded, self.services.engine = loaded, self.engine
         self.services.state = State.READY
 
@@ -278,50 +277,3 @@ class App:
             say(f"  cache    {memory.kv_tokens} tokens in {memory.blocks} blocks, up to {kv_mib:.0f} MiB")
             say(f"  backend  {backend.describe()}")
         say(f"  listens  {url}  (chat page: {url}/)")
-
-    def _read_metrics(self, loaded: Bundle, engine: Engine) -> None:
-        metrics, name = self.metrics, loaded.card.name
-        metrics.read("imp_model_loaded", lambda: {(name,): 1})
-        metrics.read("imp_model_loads_total", lambda: self.loads)
-        sources: dict[str, Callable[[Stats], float]] = {
-            "imp_queue_depth": lambda s: s.waiting + s.running,
-            "imp_queue_waiting": lambda s: s.waiting,
-            "imp_queue_running": lambda s: s.running,
-            "imp_decode_batch_steps_total": lambda s: s.decode_steps,
-            "imp_decode_batch_rows_total": lambda s: s.decode_rows,
-            "imp_decode_batch_max": lambda s: s.decode_max_rows,
-            "imp_decode_batch_last_rows": lambda s: s.decode_last_rows,
-            "imp_mixed_decode_steps_total": lambda s: s.mixed_steps,
-            "imp_kv_blocks_total": lambda s: s.blocks_total,
-            "imp_kv_blocks_used": lambda s: s.blocks_used,
-            "imp_kv_blocks_cached": lambda s: s.blocks_cached,
-            "imp_kv_blocks_reclaimable": lambda s: s.blocks_reclaimable,
-            "imp_kv_blocks_pinned": lambda s: s.blocks_pinned,
-            "imp_kv_blocks_live": lambda s: s.blocks_live,
-            "imp_kv_pressure_rejections_total": lambda s: s.refused,
-            "imp_kv_preemptions_total": lambda s: s.preemptions,
-            "imp_prefix_cache_evictions_total": lambda s: s.evictions,
-            "imp_prefix_cache_queries_total": lambda s: s.cache_queries,
-            "imp_prefix_cache_hits_total": lambda s: s.cache_hits,
-            "imp_spec_drafted_total": lambda s: s.drafted,
-            "imp_spec_accepted_total": lambda s: s.accepted,
-            "imp_spec_verify_steps_total": lambda s: s.verify_steps,
-            "imp_spec_miss_steps_total": lambda s: s.miss_steps,
-        }
-        for metric, source in sources.items():
-            metrics.read(metric, partial(_read, engine, source))
-        by_model: dict[str, Callable[[Stats], float]] = {
-            "vllm:num_requests_running": lambda s: s.running,
-            "vllm:num_requests_waiting": lambda s: s.waiting,
-            "vllm:kv_cache_usage_perc": lambda s: s.blocks_used / s.blocks_total,
-        }
-        for metric, source in by_model.items():
-            metrics.read(metric, partial(_read_labelled, engine, source, name))
-
-
-def _read(engine: Engine, source: Callable[[Stats], float]) -> float:
-    return source(engine.stats)
-
-
-def _read_labelled(engine: Engine, source: Callable[[Stats], float], model: str) -> dict[Labels, float]:
-    return {(model,): source(engine.stats)}

@@ -41,6 +41,9 @@ class Generation:
     `async with engine.open(requests) as events: async for batch in events: ...`. It ends when every sequence of every
     request has Finished or its request Failed; leaving earlier aborts what is left. Belongs to the event loop, for one
     reader.
+
+    ends: how the sequences ended, those included that were aborted because the reader left. What a request has used
+    stands here and nowhere else, exact once `when_over` has called back.
     """
 
     def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
@@ -49,6 +52,8 @@ class Generation:
         self._events: list[Event] = []
         self._wake = asyncio.Event()
         self._closed = False
+        self._on_over: Callable[[], None] | None = None
+        self.ends: list[Finished | Failed] = []
 
     def __aiter__(self) -> Generation:
         return self
@@ -64,11 +69,20 @@ class Generation:
 
     async def aclose(self) -> None:
         """Abort what still runs; nothing is read any more. May be called twice."""
+        if self._closed:
+            return
         self._closed = True
         self._events = []
         self._wake.set()
-        left, self._left = self._left, {}
-        self._engine._leave(list(left))
+        self._engine._leave(self, list(self._left))
+
+    def when_over(self, callback: Callable[[], None]) -> None:
+        """Call back once when every sequence has ended, which after `aclose` takes until the step in progress is over;
+        at once where that is so already."""
+        if self._left:
+            self._on_over = callback
+        else:
+            callback()
 
     async def __aenter__(self) -> Generation:
         return self
@@ -80,14 +94,20 @@ class Generation:
 
     def _put(self, event: Event) -> bool:
         """Take one event; True where the request it belongs to is over."""
-        self._events.append(event)
-        self._wake.set()
+        if not self._closed:
+            self._events.append(event)
+            self._wake.set()
+        if not isinstance(event, Finished | Failed):
+            return False
+        self.ends.append(event)
         left = self._left
-        if isinstance(event, Failed) or (isinstance(event, Finished) and left[event.request] == 1):
-            del left[event.request]
-            return True
-        left[event.request] -= isinstance(event, Finished)
-        return False
+        if isinstance(event, Finished) and left[event.request] > 1:
+            left[event.request] -= 1
+            return False
+        del left[event.request]
+        if not left and self._on_over is not None:
+            self._on_over()
+        return True
 
 
 class Engine:
@@ -103,6 +123,7 @@ class Engine:
         self._mail: SimpleQueue[Callable[[], object] | None] = SimpleQueue()  # None: stop
         # the loop's
         self._streams: dict[str, Generation] = {}  # by request id
+        self._left: dict[str, Generation] = {}  # the same of those whose reader has left, until they have ended
         self._calls: set[asyncio.Future[object]] = set()
         self._streams_done = asyncio.Event()
         self._streams_done.set()
@@ -130,7 +151,7 @@ class Engine:
     def open(self, requests: Sequence[Request]) -> Generation:
         """Send requests to the scheduler. Their ids must be new, or ValueError is raised."""
         ids = {request.id for request in requests}
-        if len(ids) < len(requests) or not ids.isdisjoint(self._streams):
+        if len(ids) < len(requests) or not (ids.isdisjoint(self._streams) and ids.isdisjoint(self._left)):
             raise ValueError("a request id is in use")
         generation = Generation(self, requests)
         if self._refusal is not None:
@@ -208,9 +229,10 @@ class Engine:
             self._mail.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    def _leave(self, request_ids: list[str]) -> None:
+    def _leave(self, generation: Generation, request_ids: list[str]) -> None:
         for request_id in request_ids:
             self._forget(request_id)
+            self._left[request_id] = generation
         if request_ids and not self._stopped:
             self._mail.put(partial(self._abort, request_ids))
 
@@ -220,17 +242,21 @@ class Engine:
             self._streams_done.set()
 
     def _deliver(self, events: list[Event]) -> None:
-        streams = self._streams
+        streams, left = self._streams, self._left
         for event in events:
-            stream = streams.get(event.request)  # None: the reader has left
-            if stream is not None and stream._put(event):
+            stream = streams.get(event.request)
+            if stream is None:
+                stream = left[event.request]
+                if stream._put(event):
+                    del left[event.request]
+            elif stream._put(event):
                 self._forget(event.request)
 
     def _mourn(self, code: str, message: str) -> None:
         """The thread has ended: whoever still waits for it is told."""
         self._stopped = True
         self._refusal = (code, message)
-        self._deliver([Failed(request_id, code, message) for request_id in list(self._streams)])
+        self._deliver([Failed(request_id, code, message) for request_id in (*self._streams, *self._left)])
         for call in list(self._calls):
             if not call.done():
                 call.set_exception(EngineStopped(message))

@@ -170,6 +170,8 @@ class Failed:
     request: str
     code: str  # engine_step_failed, engine_faulted, kv_pool_floored, context_length_exceeded, draining
     message: str  # safe to show: no paths, no traceback
+    usage: Usage = Usage()  # of the sequences that had not finished; the prompt once, as their first one found it
+    marks: Marks = Marks()  # the first schedule and token, and the last token, of those sequences
 
 
 Event = Started | Delta | PromptLogprobs | Finished | Failed

@@ -27,9 +27,10 @@ ALLOWED: dict[str, set[str]] = {
     "http": {"__init__", "types", "chat", "obs"},
     "bundle": {"types", "settings", "memory", "chat", "constrain", "text", "weights", "model", "sched", "cpu"},
     "script": {"types", "settings", "memory", "chat", "text", "weights", "bundle"},
-    "app": {"__init__", "script", "sched", "settings", "memory", "models", "bundle", "engine", "http", "obs", "text", "weights"},
+    "readings": {"memory", "engine", "sched", "obs"},
+    "app": {"__init__", "script", "settings", "memory", "models", "bundle", "engine", "readings", "http", "obs", "text", "weights"},
     "__main__": {"settings", "app"},
-    "docs": {"settings", "http"},
+    "docs": {"settings", "http", "obs"},
     "__init__": set(),
 }
 FORBIDDEN_LIBRARIES: dict[str, set[str]] = {

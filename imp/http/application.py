@@ -10,11 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from imp.http.errors import ApiError, Envelope, internal
+from imp.http.errors import ApiError, Envelope, envelope, internal
 from imp.http.gate import Gate, request_id
 from imp.http.message import Full, HttpRequest, Response, error_response
 from imp.http.router import Access, Handler, Match, Router
 from imp.http.websocket import wants_upgrade
+from imp.obs import trace
 from imp.obs.record import RequestRecord
 
 log = logging.getLogger(__name__)
@@ -24,12 +25,18 @@ class Application:
     """What the server serves. Owned by the event loop."""
 
     def __init__(
-        self, router: Router, gate: Gate, observe: Callable[[RequestRecord], None] = lambda record: None
+        self,
+        router: Router,
+        gate: Gate,
+        observe: Callable[[RequestRecord], None] = lambda record: None,
+        keeps_bodies: bool = False,
     ) -> None:
-        """observe: where the records of refused generating requests go (Metrics.observe)."""
+        """observe: where the records of refused generating requests go (Services.observe), with what was asked if
+        `keeps_bodies`."""
         self.router = router
         self.gate = gate
         self._observe = observe
+        self._keeps_bodies = keeps_bodies
 
     def admit(self, request: HttpRequest) -> Full | Handler:
         """Name the request and decide whether its body is wanted: the handler to call with it, or the answer.
@@ -111,17 +118,24 @@ class Application:
             request.at_end(self.gate.leave)
 
     def _record_refusal(self, request: HttpRequest, match: Match, error: ApiError) -> None:
-        if match.route.generates:
-            self._observe(
-                RequestRecord(
-                    endpoint=match.route.pattern,
-                    request_id=request.id,
-                    client_request_id=request.client_request_id,
-                    client_ip=request.client_ip,
-                    status=error.status,
-                    duration_s=time.monotonic() - request.arrived,
-                )
+        if not match.route.generates:
+            return
+        passed_s = time.monotonic() - request.arrived
+        self._observe(
+            RequestRecord(
+                endpoint=match.route.pattern,
+                request_id=request.id,
+                client_request_id=request.client_request_id,
+                client_ip=request.client_ip,
+                status=error.status,
+                error_code=error.code,
+                arrived_ns=time.time_ns() - int(passed_s * 1e9),
+                duration_s=passed_s,
+                trace=trace.join(request.headers.all("traceparent"), request.headers.all("tracestate")),
+                request=request.body if self._keeps_bodies else b"",
+                response=envelope(error, request.envelope, request.id) if self._keeps_bodies else None,
             )
+        )
 
     def _preflight(self, request: HttpRequest) -> Full:
         headers = self.gate.preflight_headers(request.headers)

@@ -14,12 +14,12 @@ from imp.chat.message import ChatRequest, Refused
 from imp.chat.prepare import ModelFacts, encode_rendered, prepare_chat, prepare_completion, render
 from imp.http import sse
 from imp.http.dialects import anthropic, openai_chat, openai_completions
-from imp.http.dialects.shared import ABORTED, Conversation
+from imp.http.dialects.shared import Conversation
 from imp.http.errors import ApiError
 from imp.http.fields import IGNORED_HEADER, ignored_header
 from imp.http.message import HttpRequest, Response, json_response
+from imp.http.recorder import Recorder
 from imp.http.services import Generation, Services
-from imp.obs.record import RequestRecord
 from imp.types import Event, Request
 
 log = logging.getLogger(__name__)
@@ -47,14 +47,12 @@ def _header(services: Services, prefix: str, name: str) -> openai_chat.Header:
 
 async def chat_completions(services: Services, request: HttpRequest) -> Response:
     """POST /v1/chat/completions"""
-    recorder = _Recorder(services, request, "/v1/chat/completions")
-    try:
+    recorder = Recorder(services, request, "/v1/chat/completions")
+    with recorder.watching():
         ask = openai_chat.read(request.json())
         loaded = services.serving(ask.model)
         header = _header(services, "chatcmpl-", loaded.card.name)
         prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
-    except ApiError as error:
-        raise recorder.refused(error) from None
     conversation = Conversation([(prepared.id, prepared.n)])
     writer = openai_chat.Writer(ask, header, conversation, loaded.tokenizer)
     return await _run(services, [prepared], writer, recorder, ask.stream, ask.ignored)
@@ -62,15 +60,13 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
 
 async def completions(services: Services, request: HttpRequest) -> Response:
     """POST /v1/completions"""
-    recorder = _Recorder(services, request, "/v1/completions")
-    try:
+    recorder = Recorder(services, request, "/v1/completions")
+    with recorder.watching():
         ask = openai_completions.read(request.json(), services.max_batch_items)
         loaded = services.serving(ask.model)
         header = _header(services, "cmpl-", loaded.card.name)
         wanted = ask.completion
         prepared = await services.prepare(lambda: prepare_completion(wanted, loaded.facts, header.id, recorder.began))
-    except ApiError as error:
-        raise recorder.refused(error) from None
     conversation = Conversation([(each.id, each.n) for each in prepared])
     texts = [p if isinstance(p, str) else loaded.tokenizer.decode(p) for p in wanted.prompts]
     writer = openai_completions.Writer(ask, header, conversation, loaded.tokenizer, texts, [p.prompt for p in prepared])
@@ -79,16 +75,14 @@ async def completions(services: Services, request: HttpRequest) -> Response:
 
 async def messages(services: Services, request: HttpRequest) -> Response:
     """POST /v1/messages"""
-    recorder = _Recorder(services, request, "/v1/messages")
-    try:
+    recorder = Recorder(services, request, "/v1/messages")
+    with recorder.watching():
         ask = anthropic.read(request.json())
         loaded = services.serving(ask.model)
         header = _header(services, "msg_", loaded.card.name)
         prepared = await services.prepare(
             lambda: _reworded(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
         )
-    except ApiError as error:
-        raise recorder.refused(error) from None
     conversation = Conversation([(prepared.id, prepared.n)])
     writer = anthropic.Writer(header, conversation, request.id)
     headers = _echoed(services, request)
@@ -120,7 +114,7 @@ async def _run(
     services: Services,
     prepared: Sequence[Request],
     writer: Writer,
-    recorder: _Recorder,
+    recorder: Recorder,
     stream: bool,
     ignored: Sequence[str],
     extra: Mapping[str, str] | None = None,
@@ -128,8 +122,8 @@ async def _run(
 ) -> Response:
     """extra: more response headers.  ping: what a stream sends while nothing comes."""
     recorder.conversation, recorder.model, recorder.streamed = writer.conversation, writer.header.model, stream
-    recorder.response_id = writer.header.id
-    headers = dict(extra or {}) | ignored_headers(services, ignored)
+    recorder.response_id, recorder.reply = writer.header.id, writer.reply
+    headers = dict(extra or {}) | recorder.headers | ignored_headers(services, ignored)
     if stream:
         chunks = _chunks(services, prepared, writer, recorder)
         return sse.response(sse.stream(chunks, _same, ping, services.ping_s), headers)
@@ -141,7 +135,7 @@ async def _run(
 
 
 async def _chunks(
-    services: Services, prepared: Sequence[Request], writer: Writer, recorder: _Recorder
+    services: Services, prepared: Sequence[Request], writer: Writer, recorder: Recorder
 ) -> AsyncGenerator[bytes]:
     """The frames of an answer. A failure is told in the stream and ends it; leaving early aborts the requests."""
     try:
@@ -161,21 +155,21 @@ async def _chunks(
 
 
 @asynccontextmanager
-async def _events(services: Services, prepared: Sequence[Request], recorder: _Recorder) -> AsyncGenerator[Generation]:
+async def _events(services: Services, prepared: Sequence[Request], recorder: Recorder) -> AsyncGenerator[Generation]:
     """What the engine says, for as long as a request may take; the recorder learns how it ended. Raises ApiError."""
     assert services.engine is not None
-    try:
-        async with asyncio.timeout(services.request_timeout_s or None):
-            async with aclosing(services.engine.open(prepared)) as generation:
-                with services.entered(recorder.response_id, recorder.request.id, prepared):
-                    yield generation
-        recorder.complete = True
-    except ApiError as error:
-        raise recorder.refused(error) from None
-    except TimeoutError:
-        recorder.timed_out = True
-        message = f"The request took longer than {services.request_timeout_s:g} seconds."
-        raise recorder.refused(ApiError(504, "request_timeout", message)) from None
+    with recorder.watching():
+        try:
+            async with asyncio.timeout(services.request_timeout_s or None):
+                async with aclosing(services.engine.open(prepared)) as generation:
+                    recorder.follow(generation)
+                    with services.entered(recorder.response_id, recorder.request.id, prepared):
+                        yield generation
+        except TimeoutError:
+            recorder.timed_out = True
+            message = f"The request took longer than {services.request_timeout_s:g} seconds."
+            raise ApiError(504, "request_timeout", message) from None
+    recorder.complete = True
 
 
 def _same(chunk: bytes) -> bytes:
@@ -198,54 +192,3 @@ def _echoed(services: Services, request: HttpRequest) -> dict[str, str]:
             log.info("anthropic-beta %s has no effect", ascii(name[:100]))
     given = {"Anthropic-Version": request.headers.get("anthropic-version", ""), "Anthropic-Beta": ",".join(betas)}
     return {name: value for name, value in given.items() if value and value.isascii() and value.isprintable()}
-
-
-class _Recorder:
-    """Follows one request to its end, whatever that is, and gives the metrics one record of it."""
-
-    def __init__(self, services: Services, request: HttpRequest, endpoint: str) -> None:
-        self.metrics, self.request, self.endpoint = services.metrics, request, endpoint
-        self.began = time.monotonic()
-        self.model = ""
-        self.response_id = ""
-        self.streamed = False
-        self.complete = False
-        self.timed_out = False
-        self.conversation = Conversation([])
-        self.error: ApiError | None = None
-        request.at_end(self.close)
-
-    def refused(self, error: ApiError) -> ApiError:
-        self.error = error
-        return error
-
-    def close(self) -> None:
-        conversation, request = self.conversation, self.request
-        ended = [choice.finished for choice in conversation.choices if choice.finished]
-        usage = conversation.usage()
-        began = min((e.marks.scheduled for e in ended if e.marks.scheduled), default=None)
-        first = min((e.marks.first_token for e in ended if e.marks.first_token), default=None)
-        gaps = [
-            (e.marks.last_token - e.marks.first_token, e.usage.generated - 1) for e in ended if e.usage.generated > 1
-        ]
-        self.metrics.observe(
-            RequestRecord(
-                endpoint=self.endpoint,
-                request_id=request.id,
-                status=self.error.status if self.error else 200,
-                cancelled=not self.complete and (self.error is None or self.error.code == ABORTED),
-                timed_out=self.timed_out,
-                client_request_id=request.client_request_id,
-                client_ip=request.client_ip,
-                model=self.model,
-                streamed=self.streamed,
-                prompt_tokens=usage.prompt,
-                cached_tokens=usage.cached,
-                completion_tokens=usage.generated,
-                finish_reason=next((c.finish_reason for c in conversation.choices if c.finish_reason), None),
-                duration_s=time.monotonic() - self.began,
-                queue_s=None if began is None else max(0.0, began - self.began),
-                ttft_s=None if first is None else max(0.0, first - self.began),
-                inter_token_s=sum(s for s, _ in gaps) / sum(n for _, n in gaps) if gaps else None,
-            )
-        )

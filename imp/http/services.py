@@ -20,7 +20,8 @@ from imp.chat.prepare import ModelFacts
 from imp.http.errors import ApiError, model_not_found, unavailable
 from imp.obs.log import Once
 from imp.obs.metrics import Metrics
-from imp.types import Event, Request
+from imp.obs.record import RequestRecord
+from imp.types import Event, Failed, Finished, Request
 
 
 class State(Enum):
@@ -35,6 +36,9 @@ class State(Enum):
 class Generation(Protocol):
     """Events of some requests, as lists of all that came since the last look; leaving early aborts them."""
 
+    ends: list[Finished | Failed]  # exact once `when_over` has called back, also for those that left early
+
+    def when_over(self, callback: Callable[[], None]) -> None: ...
     def __aiter__(self) -> AsyncIterator[list[Event]]: ...
     async def aclose(self) -> None: ...
 
@@ -78,6 +82,9 @@ class Generating:
 class Services:
     pool: Executor
     metrics: Metrics
+    sinks: tuple[Callable[[RequestRecord], None], ...] = ()  # of records, besides the metrics; they must not block
+    keeps_bodies: bool = False  # records carry request and response, because a request log wants them
+    traces: bool = False  # spans are exported
     lenient_names: bool = False
     max_batch_items: int = 512
     max_concurrent: int = 64
@@ -101,6 +108,12 @@ class Services:
         if model is not None and model != loaded.card.name and not self.lenient_names:
             raise model_not_found(model)
         return loaded
+
+    def observe(self, record: RequestRecord) -> None:
+        """One request has ended: every sink gets its record."""
+        self.metrics.observe(record)
+        for sink in self.sinks:
+            sink(record)
 
     @contextmanager
     def entered(self, response_id: str, request_id: str, requests: Sequence[Request]) -> Iterator[None]:

@@ -44,8 +44,8 @@ TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15,
 _TIMES = (
     ("request_duration_seconds", "From arrival to the end of the answer.", SECONDS),
     ("ttft_seconds", "From arrival to the first token.", SECONDS),
-    ("inter_token_seconds", "Mean time between the tokens of a request.", TOKEN_SECONDS),
-    ("queue_time_seconds", "From arrival to the first computed row.", SECONDS),
+    ("inter_token_seconds", "Mean time between the tokens of a request; 0 where it has one token.", TOKEN_SECONDS),
+    ("queue_time_seconds", "From arrival to the first step with the request in it.", SECONDS),
 )
 
 COUNTED = (  # fed by records
@@ -55,11 +55,13 @@ COUNTED = (  # fed by records
     Metric("imp_requests_cancelled_total", Kind.COUNTER, "Requests whose client left or aborted them."),
     Metric("imp_requests_timed_out_total", Kind.COUNTER, "Requests that ran into the request timeout."),
     Metric("imp_requests_reasoning_exhausted_total", Kind.COUNTER, "Requests that never came to an answer."),
-    Metric("imp_tokens_prompt_total", Kind.COUNTER, "Prompt tokens of ended requests."),
-    Metric("imp_tokens_completion_total", Kind.COUNTER, "Generated tokens of ended requests."),
+    Metric("imp_tokens_prompt_total", Kind.COUNTER, "Prompt tokens of ended requests, once a prompt was begun."),
+    Metric("imp_tokens_completion_total", Kind.COUNTER, "Generated tokens of ended requests, however they ended."),
     Metric("imp_tokens_cached_total", Kind.COUNTER, "Prompt tokens taken from the prefix cache."),
     *(Metric(f"imp_{name}", Kind.HISTOGRAM, text, (), buckets) for name, text, buckets in _TIMES),
     *(Metric(f"imp_endpoint_{name}", Kind.HISTOGRAM, text, ("endpoint",), buckets) for name, text, buckets in _TIMES),
+    Metric("imp_constraint_compile_seconds", Kind.HISTOGRAM, "Compiling the grammar of a request.", (), SECONDS),
+    Metric("imp_constraint_mask_seconds", Kind.HISTOGRAM, "All token masks of a request.", (), SECONDS),
 )
 READ = (  # read at the scrape
     Metric("imp_uptime_seconds", Kind.GAUGE, "Since the server started."),
@@ -79,7 +81,7 @@ READ = (  # read at the scrape
     Metric("imp_kv_blocks_reclaimable", Kind.GAUGE, "Cached KV blocks nobody uses."),
     Metric("imp_kv_blocks_pinned", Kind.GAUGE, "KV blocks held by pins."),
     Metric("imp_kv_blocks_live", Kind.GAUGE, "KV blocks of running sequences."),
-    Metric("imp_kv_blocks_reserved", Kind.GAUGE, "KV blocks promised to admitted requests."),
+    Metric("imp_kv_blocks_reserved", Kind.GAUGE, "KV blocks kept back for the next tokens of running sequences."),
     Metric("imp_kv_pressure_rejections_total", Kind.COUNTER, "Requests refused because they can never fit."),
     Metric("imp_kv_preemptions_total", Kind.COUNTER, "Sequences that gave up their blocks to another."),
     Metric("imp_prefix_cache_evictions_total", Kind.COUNTER, "Cached blocks taken for other content."),
@@ -89,13 +91,23 @@ READ = (  # read at the scrape
     Metric("imp_spec_accepted_total", Kind.COUNTER, "Drafted tokens that were accepted."),
     Metric("imp_spec_verify_steps_total", Kind.COUNTER, "Row steps that verified a draft."),
     Metric("imp_spec_miss_steps_total", Kind.COUNTER, "Row steps in which no drafted token was accepted."),
+    Metric("imp_memory_reserved_bytes", Kind.GAUGE, "Weights and KV cache as planned at the load.", ("tier",)),
+    Metric("imp_memory_live_bytes", Kind.GAUGE, "Weights and the KV blocks that hold something.", ("tier",)),
+    Metric("imp_vram_budget_bytes", Kind.GAUGE, "Device memory this server may use; 0 without a device."),
+    Metric("imp_vram_own_bytes", Kind.GAUGE, "Device memory this server uses; 0 without a device."),
+    Metric("imp_vram_own_peak_bytes", Kind.GAUGE, "Most of it so far; 0 without a device."),
+    Metric("imp_request_log_lines_total", Kind.COUNTER, "Lines written by --log-requests."),
+    Metric("imp_request_log_dropped_total", Kind.COUNTER, "Lines --log-requests could not write."),
+    Metric("imp_otlp_spans_exported_total", Kind.COUNTER, "Spans the collector took."),
+    Metric("imp_otlp_export_failures_total", Kind.COUNTER, "Batches of spans that were lost."),
+    Metric("imp_otlp_unsampled_requests_total", Kind.COUNTER, "Requests whose caller's trace is not sampled."),
     Metric("vllm:num_requests_running", Kind.GAUGE, "imp_queue_running, for inference gateways.", ("model_name",)),
     Metric("vllm:num_requests_waiting", Kind.GAUGE, "imp_queue_waiting, for inference gateways.", ("model_name",)),
     Metric("vllm:kv_cache_usage_perc", Kind.GAUGE, "Used KV blocks, 0 to 1, for inference gateways.", ("model_name",)),
     Metric(
         "vllm:lora_requests_info",
         Kind.GAUGE,
-        "Adapters in use, for inference gateways.",
+        "Adapters in use, for inference gateways; the value is the time of the scrape.",
         ("max_lora", "running_lora_adapters", "waiting_lora_adapters"),
     ),
 )
@@ -135,7 +147,7 @@ class Metrics:
                 continue
             if family.metric.kind is Kind.HISTOGRAM:
                 family.histograms[()] = _empty(family.metric)
-            elif family.metric in COUNTED:
+            else:
                 family.counts[()] = 0.0
         if "imp_uptime_seconds" in self._families:
             started = time.monotonic()
@@ -155,8 +167,9 @@ class Metrics:
         histogram.sum += value
 
     def observe(self, record: RequestRecord) -> None:
-        """Count one ended request, once. One that produced a token is in every histogram once (without a second
-        token, with 0 s between tokens); one that produced none is in no histogram: its times would mean nothing."""
+        """Count one ended request, once. One that produced a token is in every time's histogram once (without a second
+        token, with 0 s between tokens); one that produced none is in none of them: its times would mean nothing. One
+        that had a grammar is in those of constraints once."""
         self.add("imp_requests_total")
         if record.outcome in _OUTCOMES:
             self.add(_OUTCOMES[record.outcome])
@@ -165,6 +178,10 @@ class Metrics:
         self.add("imp_tokens_prompt_total", record.prompt_tokens)
         self.add("imp_tokens_completion_total", record.completion_tokens)
         self.add("imp_tokens_cached_total", record.cached_tokens)
+        if record.constraint_compile_s is not None:
+            self.sample("imp_constraint_compile_seconds", record.constraint_compile_s)
+        if record.constraint_mask_s is not None:
+            self.sample("imp_constraint_mask_seconds", record.constraint_mask_s)
         if record.ttft_s is None:
             return
         values = (record.duration_s, record.ttft_s, record.inter_token_s or 0.0, record.queue_s or 0.0)
@@ -174,7 +191,7 @@ class Metrics:
 
     def read(self, name: str, source: Callable[[], Reading]) -> None:
         """Where the value of a gauge or counter comes from at each scrape; a mapping of label values for labelled
-        ones. `source` must not block. A family without source or counts is left out of the text."""
+        ones. `source` must not block. Without a source the value is 0, and with labels there is none."""
         assert self._families[name].metric.kind is not Kind.HISTOGRAM
         self._families[name].read = source
 
@@ -182,12 +199,10 @@ class Metrics:
         """The whole table in the text format."""
         lines: list[str] = []
         for family in self._families.values():
-            samples = list(_samples(family))
-            if samples:
-                metric = family.metric
-                lines.append(f"# HELP {metric.name} {_escape_help(metric.help)}")
-                lines.append(f"# TYPE {metric.name} {metric.kind.value}")
-                lines += samples
+            metric = family.metric
+            lines.append(f"# HELP {metric.name} {_escape_help(metric.help)}")
+            lines.append(f"# TYPE {metric.name} {metric.kind.value}")
+            lines += _samples(family)
         return ("\n".join(lines) + "\n").encode()
 
     def _family(self, name: str, kind: Kind, labels: Labels) -> _Family:
@@ -235,6 +250,15 @@ def _number(value: float) -> str:
     if value in (float("inf"), float("-inf")):
         return "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if float(value).is_integer() and abs(value) < 2**53 else repr(float(value))
+
+
+def table() -> str:
+    """The metrics as a Markdown table."""
+    lines = ["| metric | type | labels | what it says |", "|---|---|---|---|"]
+    for metric in TABLE:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind.value} | {labels} | {metric.help} |")
+    return "\n".join(lines) + "\n"
 
 
 def _escape_help(text: str) -> str:

@@ -1,13 +1,18 @@
 """One record per request that asked for a generation: what it was, how it ended, how long each part took.
 
-Made once, when the request has ended, whatever the end; every sink (metrics, request log) reads the same value. It
-holds no prompt, no answer and no key.
+Made once, when the request has ended, whatever the end; every sink (metrics, request log, traces) reads the same value.
+The words of the client and of the model are in it only while a request log wants them, and no key ever is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
+
+from imp.obs.trace import TraceContext
+from imp.types import Failed, Finished, Marks, Usage
 
 
 class Outcome(Enum):
@@ -30,19 +35,28 @@ class RequestRecord:
     status: int  # of the response; inside a stream, what it would have been
     cancelled: bool = False
     timed_out: bool = False
+    error_code: str | None = None
     client_request_id: str | None = None
     client_ip: str = ""
+    response_id: str = ""  # "chatcmpl-..."
     model: str = ""
     streamed: bool = False
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     reasoning_exhausted: bool = False  # no answer came after the reasoning
-    finish_reason: str | None = None
+    finish_reasons: tuple[str, ...] = ()  # of the sequences that ended by themselves
+    arrived_ns: int = 0  # unix time
     duration_s: float = 0.0  # to the end of the answer
     queue_s: float | None = None  # to the first computed row
     ttft_s: float | None = None  # to the first token
+    last_token_s: float | None = None
     inter_token_s: float | None = None  # mean between two tokens of a sequence; None where no sequence had two
+    constraint_compile_s: float | None = None  # spent on the request's grammar; None: it had none
+    constraint_mask_s: float | None = None  # spent on masks, over all its steps
+    trace: TraceContext | None = None
+    request: bytes = b""  # the body, for the request log only
+    response: Any = None  # the reply as JSON would have it, for the request log only
 
     @property
     def outcome(self) -> Outcome:
@@ -53,3 +67,44 @@ class RequestRecord:
         if self.status < 400:
             return Outcome.SUCCEEDED
         return Outcome.REJECTED if self.status < 500 or self.status == 503 else Outcome.FAILED
+
+
+def used(ends: Sequence[Finished | Failed]) -> Usage:
+    """The sum over the sequences of some requests, each prompt counted once and only if any of it was computed."""
+    leaders: dict[str, Usage] = {}
+    for end in sorted(ends, key=_leader_first):
+        if end.marks.scheduled:
+            leaders.setdefault(end.request, end.usage)
+    usages = [end.usage for end in ends]
+    return Usage(
+        prompt=sum(usage.prompt for usage in leaders.values()),
+        cached=sum(usage.cached for usage in leaders.values()),
+        generated=sum(usage.generated for usage in usages),
+        drafted=sum(usage.drafted for usage in usages),
+        accepted=sum(usage.accepted for usage in usages),
+    )
+
+
+def _leader_first(end: Finished | Failed) -> int:
+    """The first sequence is the one that looked the prompt up in the cache for all."""
+    return end.index if isinstance(end, Finished) else 0
+
+
+def merged(ends: Sequence[Finished | Failed]) -> Marks:
+    """The marks of all sequences as one: the earliest start and first token, the latest token; 0.0: never."""
+    marks = [end.marks for end in ends]
+    return Marks(
+        scheduled=min((m.scheduled for m in marks if m.scheduled), default=0.0),
+        first_token=min((m.first_token for m in marks if m.first_token), default=0.0),
+        last_token=max((m.last_token for m in marks), default=0.0),
+    )
+
+
+def mean_gap_s(ends: Sequence[Finished | Failed]) -> float | None:
+    """The mean time between two tokens of a sequence, over all sequences; None where none had two."""
+    gaps = [
+        (end.marks.last_token - end.marks.first_token, end.usage.generated - 1)
+        for end in ends
+        if isinstance(end, Finished) and end.usage.generated > 1
+    ]
+    return sum(seconds for seconds, _ in gaps) / sum(count for _, count in gaps) if gaps else None

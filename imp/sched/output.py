@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from imp.types import Delta, Reason, Row, RowResult, Sequence, TokenLogprob
+from imp.types import Delta, Marks, Reason, Row, RowResult, Sequence, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,27 @@ def confirmed(seq: Sequence, end: End) -> End:
     """The end as it is after release(): only the last text may have settled that a stop string was met."""
     stopped = None if seq.decoder is None else seq.decoder.stopped
     return end if stopped is None else End(Reason.STOP, stopped)
+
+
+def account(gone: list[Sequence]) -> tuple[Usage, Marks]:
+    """What the sequences of one request, ended together, have used: the prompt counts once, as the first one's."""
+    if not gone:
+        return Usage(), Marks()
+    first = min(gone, key=lambda seq: seq.index)
+    usage = Usage(
+        prompt=len(first.request.prompt),
+        cached=first.cached,
+        generated=sum(seq.generated for seq in gone),
+        drafted=sum(seq.drafted for seq in gone),
+        accepted=sum(seq.accepted for seq in gone),
+    )
+    marks = Marks(
+        arrived=first.request.arrived,
+        scheduled=min((seq.scheduled_at for seq in gone if seq.scheduled_at), default=0.0),
+        first_token=min((seq.first_token_at for seq in gone if seq.first_token_at), default=0.0),
+        last_token=max(seq.last_token_at for seq in gone),
+    )
+    return usage, marks
 
 
 def collect_prompt_logprobs(row: Row, result: RowResult) -> bool:

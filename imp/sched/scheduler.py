@@ -25,7 +25,7 @@ from bisect import insort
 from collections.abc import Callable, Iterator
 
 from imp.sched.blocks import BlockPool
-from imp.sched.output import DeadEnd, End, accept, collect_prompt_logprobs, confirmed, release
+from imp.sched.output import DeadEnd, End, accept, account, collect_prompt_logprobs, confirmed, release
 from imp.sched.room import hashes_of, reads_cache, room, shareable
 from imp.sched.shares import shares
 from imp.sched.stats import Counters, Stats, snapshot
@@ -494,8 +494,9 @@ class Scheduler:
         return Finished(request.id, seq.index, end.reason, end.stop, usage, marks)
 
     def _fail(self, request_id: str, code: str, message: str) -> Failed:
-        for seq in self._sequences_of(request_id):
+        gone = self._sequences_of(request_id)
+        for seq in gone:
             self._leave(seq)
         self._live.pop(request_id, None)
         self._counters.failed += 1
-        return Failed(request_id, code, message)
+        return Failed(request_id, code, message, *account(gone))

@@ -64,6 +64,7 @@ class Stats:
     blocks_reclaimable: int = 0  # those of them that nobody holds
     blocks_pinned: int = 0
     blocks_free: int = 0  # without any content
+    blocks_reserved: int = 0  # kept back when somebody is admitted: one for the next token of each that runs
     pins: tuple[str, ...] = ()
     evictions: int = 0
     submitted: int = 0
@@ -98,6 +99,7 @@ def snapshot(counters: Counters, pool: BlockPool, waiting: int, running: int) ->
         blocks_reclaimable=pool.reclaimable,
         blocks_pinned=pool.pinned,
         blocks_free=pool.available - pool.reclaimable,
+        blocks_reserved=min(running, pool.available),
         pins=tuple(pool.pins),
         evictions=pool.evictions,
         submitted=c.submitted,

@@ -80,6 +80,7 @@ class ScriptedRunner:
     held: threading.Event = field(default_factory=threading.Event)  # cleared: steps wait
     steps: int = 0
     prompt_positions: int = 0
+    drawn: int = 0  # tokens
 
     def __post_init__(self) -> None:
         self.held.set()
@@ -104,6 +105,7 @@ class ScriptedRunner:
                 raise RuntimeError("a secret: /etc/passwd")
             token = self.script[seq.generated] if seq.generated < len(self.script) else EOS
             result.tokens.append(token)
+            self.drawn += seq.request.limits.max_tokens > 0  # a token nobody asked for is left unused
             if seq.request.sampling.logprobs is not None:
                 result.logprobs.append(self._report(token, len(seq.tokens), seq.request.sampling.logprobs))
         return result
@@ -228,7 +230,7 @@ async def serving(
         pool=ThreadPoolExecutor(2), metrics=Metrics(), state=State.READY, loaded=loaded, engine=engine, **options
     )
     table = routes(services, tokenizer_info=tokenizer_info, dev_mode=dev_mode)
-    server = Server(Application(Router(table), Gate(gate or GateSettings())))
+    server = Server(Application(Router(table), Gate(gate or GateSettings()), services.observe, services.keeps_bodies))
     await server.listen("127.0.0.1", 0)
     host, port = server.addresses[0]
     url = f"http://{host}:{port}"

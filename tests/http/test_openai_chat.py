@@ -157,6 +157,25 @@ def test_a_failure_in_mid_stream_is_told_and_the_stream_ends():  # G01-09
 
 
 def test_text_that_came_with_the_failure_is_not_lost():  # G01-09, everything in one wake-up
+    class AllAtOnce:
+        def __init__(self, id: str) -> None:
+            self.ends = [Failed(id, "engine_step_failed", "it broke")]
+            self.batches = [[Started(id, 0, 3, 0), Delta(id, 0, "abc", (97,)), *self.ends]]
+
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> Any:
+            if not self.batches:
+                raise StopAsyncIteration
+            return self.batches.pop()
+
+        async def aclose(self) -> None:
+            pass
+
+        def when_over(self, callback: Any) -> None:
+            callback()
+
     class Failing:
         """An engine whose reader finds the text and the failure at once."""
 
@@ -166,9 +185,8 @@ def test_text_that_came_with_the_failure_is_not_lost():  # G01-09, everything in
         def __getattr__(self, name: str) -> Any:
             return getattr(self.engine, name)
 
-        async def open(self, requests: Any) -> Any:
-            id = requests[0].id
-            yield [Started(id, 0, 3, 0), Delta(id, 0, "abc", (97,)), Failed(id, "engine_step_failed", "it broke")]
+        def open(self, requests: Any) -> Any:
+            return AllAtOnce(requests[0].id)
 
     async def main():
         async with serving(["a"]) as server:

@@ -53,6 +53,9 @@ def test_names_of_the_contract_are_there() -> None:
         "imp_kv_blocks_reserved imp_kv_pressure_rejections_total imp_kv_preemptions_total",
         "imp_prefix_cache_evictions_total imp_prefix_cache_queries_total imp_prefix_cache_hits_total",
         "imp_spec_drafted_total imp_spec_accepted_total imp_spec_verify_steps_total imp_spec_miss_steps_total",
+        "imp_constraint_compile_seconds imp_constraint_mask_seconds imp_memory_reserved_bytes imp_memory_live_bytes",
+        "imp_vram_budget_bytes imp_vram_own_bytes imp_vram_own_peak_bytes imp_otlp_spans_exported_total",
+        "imp_otlp_export_failures_total imp_otlp_unsampled_requests_total",
         "vllm:num_requests_running vllm:num_requests_waiting vllm:kv_cache_usage_perc vllm:lora_requests_info",
     ):
         assert set(group.split()) <= names
@@ -136,10 +139,29 @@ def test_numbers_survive(number: float) -> None:
     assert value(metrics, "g") == number
 
 
-def test_nothing_unread_is_shown_and_mistakes_raise() -> None:
+def test_every_name_is_there_before_anything_happened() -> None:
     metrics = Metrics()
-    assert b"imp_kv_blocks_total" not in metrics.expose()
+    found = families(metrics)
+    for metric in TABLE:
+        family = found[metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name]
+        assert family.type == metric.kind.value and family.documentation == metric.help
+        assert bool(family.samples) == (not metric.labels), metric.name
+    assert value(metrics, "imp_kv_blocks_total") == value(metrics, "imp_vram_budget_bytes") == 0
     assert value(metrics, "imp_uptime_seconds") >= 0
+
+
+def test_a_grammar_is_in_its_histograms_once_whatever_became_of_the_request() -> None:
+    metrics = Metrics()
+    metrics.observe(record(constraint_compile_s=0.02, ttft_s=None, status=504, timed_out=True))
+    metrics.observe(record(constraint_compile_s=0.01, constraint_mask_s=0.004))
+    metrics.observe(record())
+    assert value(metrics, "imp_constraint_compile_seconds_count") == 2
+    assert value(metrics, "imp_constraint_compile_seconds_sum") == pytest.approx(0.03)
+    assert value(metrics, "imp_constraint_mask_seconds_count") == 1
+
+
+def test_mistakes_raise() -> None:
+    metrics = Metrics()
     with pytest.raises(KeyError):
         metrics.add("imp_unheard_of_total")
     with pytest.raises(AssertionError):

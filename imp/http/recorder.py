@@ -1,0 +1,170 @@
+"""Follows one request from its door to its end, whatever that is, and gives the sinks one record of it.
+
+Owned by the event loop. What a request has used comes from the engine alone (`Generation.ends`), so that the records of
+aborted, failed and timed-out requests are as exact as the others. That takes until the engine has ended them, at most
+the step that is running; the answer never waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from imp.http.dialects.shared import ABORTED, Conversation
+from imp.http.errors import ApiError, envelope, internal
+from imp.http.message import HttpRequest
+from imp.http.services import Generation, Services
+from imp.obs import trace
+from imp.obs.record import RequestRecord, mean_gap_s, merged, used
+from imp.types import Reason
+
+
+class Recorder:
+    """One for each generation. It closes with the exchange of `request`, or before that when `close` is called, as for
+    one of several turns on a connection."""
+
+    def __init__(self, services: Services, request: HttpRequest, endpoint: str) -> None:
+        self.services, self.request, self.endpoint = services, request, endpoint
+        self.body = request.body  # another one where it is not the exchange's
+        self.began = time.monotonic()
+        self.began_ns = time.time_ns()
+        self.trace = trace.join(request.headers.all("traceparent"), request.headers.all("tracestate"))
+        if self.trace is None and services.traces:
+            self.trace = trace.begin()
+        self.model = ""
+        self.response_id = ""
+        self.streamed = False
+        self.complete = False
+        self.timed_out = False
+        self.reasoning_exhausted = False
+        self.constraint_compile_s: float | None = None
+        self.constraint_mask_s: float | None = None
+        self.conversation = Conversation([])
+        self.reply: Callable[[], Any] = dict  # the whole answer, as far as it has come
+        self.error: ApiError | None = None
+        self._opened = 0.0  # time.monotonic() when the engine got the request
+        self._ended = 0.0
+        self._generation: Generation | None = None
+        request.at_end(self.close)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the response tells of the trace, where there is a span to be found: the server's own."""
+        return {"traceparent": self.trace.traceparent} if self.trace and self.services.traces else {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Inside, an error is the end of the request."""
+        try:
+            yield
+        except ApiError as error:
+            self.error = error
+            raise
+        except Exception:
+            self.error = internal()
+            raise
+
+    def follow(self, generation: Generation) -> None:
+        """The engine has the request."""
+        self._opened = time.monotonic()
+        self._generation = generation
+
+    def close(self) -> None:
+        """The exchange is over: the record follows as soon as the engine has ended all sequences. Once is enough."""
+        if self._ended:
+            return
+        self._ended = time.monotonic()
+        if self._generation is None:
+            self._emit()
+        else:
+            self._generation.when_over(self._emit)
+
+    def _emit(self) -> None:
+        self.services.observe(self.record())
+
+    def record(self) -> RequestRecord:
+        """What is known now."""
+        request, error = self.request, self.error
+        ends = self._generation.ends if self._generation else []
+        usage, marks = used(ends), merged(ends)
+        return RequestRecord(
+            endpoint=self.endpoint,
+            request_id=request.id,
+            status=error.status if error else 200,
+            cancelled=not self.complete and (error is None or error.code == ABORTED),
+            timed_out=self.timed_out,
+            error_code=error.code if error else None,
+            client_request_id=request.client_request_id,
+            client_ip=request.client_ip,
+            response_id=self.response_id,
+            model=self.model,
+            streamed=self.streamed,
+            prompt_tokens=usage.prompt,
+            cached_tokens=usage.cached,
+            completion_tokens=usage.generated,
+            reasoning_exhausted=self.reasoning_exhausted,
+            finish_reasons=self._finish_reasons(),
+            arrived_ns=self.began_ns,
+            duration_s=self._ended - self.began,
+            queue_s=self._since(marks.scheduled),
+            ttft_s=self._since(marks.first_token),
+            last_token_s=self._since(marks.last_token),
+            inter_token_s=mean_gap_s(ends),
+            constraint_compile_s=self.constraint_compile_s,
+            constraint_mask_s=self.constraint_mask_s,
+            trace=self.trace,
+            request=self.body if self.services.keeps_bodies else b"",
+            response=self._response() if self.services.keeps_bodies else None,
+        )
+
+    def _since(self, moment: float) -> float | None:
+        return max(0.0, moment - self.began) if moment else None
+
+    def _finish_reasons(self) -> tuple[str, ...]:
+        choices = self.conversation.choices
+        by_themselves = (c for c in choices if c.finished is not None and c.finished.reason is not Reason.ABORT)
+        return tuple(choice.finish_reason for choice in by_themselves if choice.finish_reason)
+
+    def _response(self) -> Any:
+        if self.error is not None:
+            return envelope(self.error, self.request.envelope, self.request.id)
+        return self.reply()
+
+    def timings(self) -> dict[str, Any]:
+        """The parts of the time so far, which sum to all of it; llama.cpp's names beside ours. Milliseconds.
+
+        prepare: reading, rendering, tokenising.  queue: until the first row is planned.  prefill: until the first
+        token.  decode: until now.  constraint: compiling the grammar and filling its masks, which the others leave out.
+        With several sequences the earliest start and first token count.
+        """
+        now = time.monotonic()
+        ends = self._generation.ends if self._generation else []
+        usage, marks = used(ends), merged(ends)
+        opened = self._opened or now
+        scheduled = marks.scheduled or now
+        first = marks.first_token or now
+        compiled, masked = self.constraint_compile_s or 0.0, self.constraint_mask_s or 0.0
+        parts = {
+            "prepare_ms": opened - self.began - compiled,
+            "queue_ms": scheduled - opened,
+            "prefill_ms": first - scheduled,
+            "decode_ms": now - first - masked,
+            "constraint_ms": compiled + masked,
+        }
+        out: dict[str, Any] = {name: round(seconds * 1e3, 3) for name, seconds in parts.items()}
+        computed = usage.prompt - usage.cached
+        out |= {"total_ms": round((now - self.began) * 1e3, 3), "cached_tokens": usage.cached, "cache_n": usage.cached}
+        out |= _speed("prompt", computed, out["prefill_ms"]) | _speed("predicted", usage.generated, out["decode_ms"])
+        return out
+
+
+def _speed(what: str, count: int, milliseconds: float) -> dict[str, Any]:
+    """llama.cpp's four figures; null where nothing was counted or no time passed."""
+    return {
+        f"{what}_n": count,
+        f"{what}_ms": milliseconds,
+        f"{what}_per_token_ms": round(milliseconds / count, 3) if count else None,
+        f"{what}_per_second": round(count / milliseconds * 1e3, 3) if milliseconds else None,
+    }

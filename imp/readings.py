@@ -1,0 +1,75 @@
+"""Where the metrics that are read at a scrape come from: the engine's last snapshot, the memory plan, the model's name.
+
+Nothing here waits for the engine: a snapshot is one frozen value.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from imp.engine import Engine
+from imp.memory import MemoryPlan
+from imp.obs.metrics import Labels, Metrics
+from imp.sched.stats import Stats
+
+HOST = "host"  # the tier of main memory, the only one the CPU backend has
+
+ENGINE: dict[str, Callable[[Stats], float]] = {
+    "imp_queue_depth": lambda s: s.waiting + s.running,
+    "imp_queue_waiting": lambda s: s.waiting,
+    "imp_queue_running": lambda s: s.running,
+    "imp_decode_batch_steps_total": lambda s: s.decode_steps,
+    "imp_decode_batch_rows_total": lambda s: s.decode_rows,
+    "imp_decode_batch_max": lambda s: s.decode_max_rows,
+    "imp_decode_batch_last_rows": lambda s: s.decode_last_rows,
+    "imp_mixed_decode_steps_total": lambda s: s.mixed_steps,
+    "imp_kv_blocks_total": lambda s: s.blocks_total,
+    "imp_kv_blocks_used": lambda s: s.blocks_used,
+    "imp_kv_blocks_cached": lambda s: s.blocks_cached,
+    "imp_kv_blocks_reclaimable": lambda s: s.blocks_reclaimable,
+    "imp_kv_blocks_pinned": lambda s: s.blocks_pinned,
+    "imp_kv_blocks_live": lambda s: s.blocks_live,
+    "imp_kv_blocks_reserved": lambda s: s.blocks_reserved,
+    "imp_kv_pressure_rejections_total": lambda s: s.refused,
+    "imp_kv_preemptions_total": lambda s: s.preemptions,
+    "imp_prefix_cache_evictions_total": lambda s: s.evictions,
+    "imp_prefix_cache_queries_total": lambda s: s.cache_queries,
+    "imp_prefix_cache_hits_total": lambda s: s.cache_hits,
+    "imp_spec_drafted_total": lambda s: s.drafted,
+    "imp_spec_accepted_total": lambda s: s.accepted,
+    "imp_spec_verify_steps_total": lambda s: s.verify_steps,
+    "imp_spec_miss_steps_total": lambda s: s.miss_steps,
+}
+BY_MODEL: dict[str, Callable[[Stats], float]] = {
+    "vllm:num_requests_running": lambda s: s.running,
+    "vllm:num_requests_waiting": lambda s: s.waiting,
+    "vllm:kv_cache_usage_perc": lambda s: s.blocks_used / s.blocks_total,
+}
+
+
+def connect(metrics: Metrics, engine: Engine, memory: MemoryPlan, model: str) -> None:
+    """Read everything about the loaded `model` from now on."""
+    for name, source in ENGINE.items():
+        metrics.read(name, partial(_value, engine, source))
+    for name, source in BY_MODEL.items():
+        metrics.read(name, partial(_by_model, engine, source, model))
+    metrics.read("imp_model_loaded", lambda: {(model,): 1})
+    # gateways take the series whose value, a time, is the latest; no adapters are served
+    metrics.read("vllm:lora_requests_info", lambda: {("0", "", ""): time.time()})
+    metrics.read("imp_memory_reserved_bytes", lambda: {(HOST,): memory.weights_bytes + memory.kv_bytes})
+    metrics.read("imp_memory_live_bytes", lambda: {(HOST,): live_bytes(memory, engine.stats)})
+
+
+def live_bytes(memory: MemoryPlan, stats: Stats) -> int:
+    """Of what the plan reserves, the part that holds something: the weights, and blocks in use or cached."""
+    return memory.weights_bytes + (stats.blocks_total - stats.blocks_free) * memory.block_bytes
+
+
+def _value(engine: Engine, source: Callable[[Stats], float]) -> float:
+    return source(engine.stats)
+
+
+def _by_model(engine: Engine, source: Callable[[Stats], float], model: str) -> dict[Labels, float]:
+    return {(model,): source(engine.stats)}
