@@ -230,7 +230,7 @@ def test_a_step_that_works_ends_the_row_of_failures():
 
 def test_calls_run_between_steps_and_hand_back_results_and_errors():
     async def test() -> None:
-        engine, scheduler, _ = make()
+        engine, scheduler, _ = make(SlowRunner(1000, 4), context=1_000_000)
         async with engine.open([Request("a", (1,), limits=FOREVER)]) as events:
             await anext(events)
             assert await engine.call(lambda: (threading.current_thread().name, scheduler.pool.count)) == (
