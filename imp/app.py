@@ -256,6 +256,7 @@ class App:
         if self.bundle is not None:
             self.bundle.close()
         self.services.pool.shutdown(wait=False, cancel_futures=True)
+        self.services.compilers.shutdown(wait=False, cancel_futures=True)
 
     # -- what people and monitors see ---------------------------------------------------------------
 

@@ -108,7 +108,7 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
         tokenizer=tokenizer,
         backend=backend,
         runner=ModelRunner(backend, tokenizer.vocab_size, BLOCK_SIZE),
-        scheduler=scheduler(tokenizer, memory, limits),
+        scheduler=scheduler(tokenizer, memory, limits, settings),
         memory=memory,
     )
     checkpoint.close()
@@ -126,7 +126,7 @@ def step_limits(memory: MemoryPlan, settings: Settings) -> StepLimits:
     )
 
 
-def scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits) -> Scheduler:
+def scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits, settings: Settings) -> Scheduler:
     """The scheduler of a model with this vocabulary and this much memory."""
 
     def new_decoder(request: Request) -> TextDecoder:
@@ -141,6 +141,7 @@ def scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits) -> S
         max_logit_rows=limits.logit_rows,
         new_decoder=new_decoder,
         eos_ids=tokenizer.eos_ids,
+        jump_ahead=settings.constrained.jump_ahead,
     )
 
 

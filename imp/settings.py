@@ -154,6 +154,19 @@ class KvCache:
 
 
 @dataclass(frozen=True, slots=True)
+class Constrained:
+    """Output that must match a schema, a regex or a grammar."""
+
+    jump_ahead: bool = _setting(True, "tokens without an alternative are computed together, in one step")
+    whitespace: str = _setting(
+        "flexible",
+        "JSON whitespace where a request does not say; flexible: none, a space, or a line break with up to 40 spaces",
+        choices=("compact", "flexible"),
+    )
+    cache_mb: int = _setting(256, "compiled constraints kept for later requests, in MiB", low=1)
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostics:
     """What is told about the running server."""
 
@@ -180,6 +193,7 @@ class Settings:
     generation: Generation = field(default_factory=Generation)
     runtime: Runtime = field(default_factory=Runtime)
     kv_cache: KvCache = field(default_factory=KvCache)
+    constrained: Constrained = field(default_factory=Constrained)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
 
@@ -189,6 +203,7 @@ SECTIONS: dict[str, type] = {
     "generation": Generation,
     "runtime": Runtime,
     "kv_cache": KvCache,
+    "constrained": Constrained,
     "diagnostics": Diagnostics,
 }
 

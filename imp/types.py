@@ -78,6 +78,25 @@ class CompiledGrammar(Protocol):
     def start(self) -> Constraint: ...
 
 
+class ConstraintKind(Enum):
+    """How a constraint is written."""
+
+    JSON_SCHEMA = "json_schema"  # text: the schema as JSON; `true` allows any JSON value
+    REGEX = "regex"
+    CHOICE = "choice"  # text: a JSON array of strings
+    GRAMMAR = "grammar"  # GBNF or Lark, told apart by what is in it
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintSpec:
+    """What a client wants the output to be, before it is compiled. Equal specs compile to the same grammar."""
+
+    kind: ConstraintKind
+    text: str
+    param: str = field(default="", compare=False)  # the request's field it came from, for errors
+    compact: bool | None = None  # JSON without whitespace; None: as the server is set
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a caller wants generated. Immutable: all progress lives in `Sequence`."""

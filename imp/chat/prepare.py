@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from ..types import Limits, Request, Sampling
+from ..constrain.errors import ConstraintError
+from ..types import CompiledGrammar, ConstraintSpec, Limits, Request, Sampling
 from .message import ChatRequest, CompletionRequest, Message, Options, Refused
 from .template import ChatTemplate, TemplateError
 
@@ -31,6 +32,16 @@ class TokenizerLike(Protocol):
     def token_text(self, token: int) -> str: ...
 
 
+class ConstraintCompiler(Protocol):
+    """What preparing needs of constrain.Compiler."""
+
+    def cached(self, spec: ConstraintSpec) -> CompiledGrammar | None:
+        """What was compiled before, at once; may be asked on any thread."""
+
+    def compile(self, spec: ConstraintSpec, stop: Callable[[], bool]) -> CompiledGrammar:
+        """May take seconds. Raises ConstraintError; soon after `stop` turns true, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """What preparing a request needs to know of the loaded model and the server's bounds."""
@@ -46,6 +57,7 @@ class ModelFacts:
     max_n: int = 8
     max_logit_bias: int = 1024
     shares_prompts: bool = True  # False: no request reuses what another computed
+    constraints: ConstraintCompiler | None = None  # None: output cannot be constrained
 
 
 def default_sampling(generation: Mapping[str, Any]) -> Sampling:
@@ -79,6 +91,17 @@ def prepare_completion(completion: CompletionRequest, facts: ModelFacts, id: str
         tokens = encode_prompt(prompt, facts, completion.add_special_tokens)
         requests.append(_request(f"{id}-{i}", tokens, completion.options, facts, arrived))
     return requests
+
+
+def compile_constraint(spec: ConstraintSpec, facts: ModelFacts, stop: Callable[[], bool]) -> CompiledGrammar:
+    """The grammar of a constraint. Raises Refused naming the field and the place in it."""
+    if facts.constraints is None:
+        message = f'"{spec.param}": constrained output is not available with this model'
+        raise Refused(message, spec.param, "unsupported_constraint")
+    try:
+        return facts.constraints.compile(spec, stop)
+    except ConstraintError as error:
+        raise Refused(f'"{spec.param}": {error.message}', spec.param, error.code.value) from None
 
 
 def render(chat: ChatRequest, facts: ModelFacts) -> str:

@@ -53,6 +53,7 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
         loaded = services.serving(ask.model)
         header = _header(services, "chatcmpl-", loaded.card.name)
         prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
+        [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
     conversation = Conversation([(prepared.id, prepared.n)])
     writer = openai_chat.Writer(ask, header, conversation, loaded.tokenizer)
     return await _run(services, [prepared], writer, recorder, ask.stream, ask.ignored)
@@ -67,6 +68,7 @@ async def completions(services: Services, request: HttpRequest) -> Response:
         header = _header(services, "cmpl-", loaded.card.name)
         wanted = ask.completion
         prepared = await services.prepare(lambda: prepare_completion(wanted, loaded.facts, header.id, recorder.began))
+        prepared = await services.constrained(prepared, ask.constraint, loaded.facts)
     conversation = Conversation([(each.id, each.n) for each in prepared])
     texts = [p if isinstance(p, str) else loaded.tokenizer.decode(p) for p in wanted.prompts]
     writer = openai_completions.Writer(ask, header, conversation, loaded.tokenizer, texts, [p.prompt for p in prepared])
@@ -83,6 +85,7 @@ async def messages(services: Services, request: HttpRequest) -> Response:
         prepared = await services.prepare(
             lambda: _reworded(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
         )
+        [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
     conversation = Conversation([(prepared.id, prepared.n)])
     writer = anthropic.Writer(header, conversation, request.id)
     headers = _echoed(services, request)

@@ -6,22 +6,23 @@ One instance, owned by the event loop. Handlers never see sockets, the scheduler
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
 
 from imp import __version__
 from imp.chat.message import Refused
-from imp.chat.prepare import ModelFacts
+from imp.chat.prepare import ModelFacts, compile_constraint
 from imp.http.errors import ApiError, model_not_found, unavailable
 from imp.obs.log import Once
 from imp.obs.metrics import Metrics
 from imp.obs.record import RequestRecord
-from imp.types import Event, Failed, Finished, Request
+from imp.types import ConstraintSpec, Event, Failed, Finished, Request
 
 
 class State(Enum):
@@ -85,6 +86,7 @@ class Services:
     sinks: tuple[Callable[[RequestRecord], None], ...] = ()  # of records, besides the metrics; they must not block
     keeps_bodies: bool = False  # records carry request and response, because a request log wants them
     traces: bool = False  # spans are exported
+    compilers: Executor = field(default_factory=lambda: ThreadPoolExecutor(2, "compile"))  # a schema may take seconds
     lenient_names: bool = False
     max_batch_items: int = 512
     max_concurrent: int = 64
@@ -127,8 +129,26 @@ class Services:
 
     async def prepare[T](self, work: Callable[[], T]) -> T:
         """Run a pure function in the pool; what it refuses becomes a 400."""
+        return await self._work(self.pool, work)
+
+    async def constrained(
+        self, requests: Sequence[Request], spec: ConstraintSpec | None, facts: ModelFacts
+    ) -> list[Request]:
+        """The requests with what their output must be. A spec seen before costs a look-up; ApiError 400."""
+        if spec is None:
+            return list(requests)
+        grammar = facts.constraints.cached(spec) if facts.constraints else None
+        if grammar is None:
+            left = threading.Event()
+            try:
+                grammar = await self._work(self.compilers, lambda: compile_constraint(spec, facts, left.is_set))
+            finally:
+                left.set()  # nobody waits for it any more
+        return [replace(request, constraint=grammar) for request in requests]
+
+    async def _work[T](self, pool: Executor, work: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+            return await asyncio.get_running_loop().run_in_executor(pool, work)
         except Refused as error:
             raise ApiError(error.status, error.code or "invalid_value", error.message, error.param) from None
 

@@ -60,6 +60,7 @@ class Scheduler:
 
     context: tokens a sequence may have, prompt included.   max_rows: sequences per step.
     max_tokens: positions per step.                         max_logit_rows: positions per step that want logits.
+    jump_ahead: tokens that a constraint leaves no choice about are verified in one step, as guesses.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Scheduler:
         max_logit_rows: int,
         new_decoder: Callable[[Request], Decoder],
         eos_ids: frozenset[int] = frozenset(),
+        jump_ahead: bool = True,
     ) -> None:
         if not 1 <= max_rows <= min(max_tokens, max_logit_rows):
             raise ValueError("max_rows must be at least 1 and at most max_tokens and max_logit_rows")
@@ -82,6 +84,7 @@ class Scheduler:
         self.max_logit_rows = max_logit_rows
         self.new_decoder = new_decoder
         self.eos_ids = eos_ids
+        self.jump_ahead = jump_ahead
         self.waiting: list[Sequence] = []  # both sorted by rank
         self.running: list[Sequence] = []
         self._live: dict[str, int] = {}  # request id -> sequences that have not ended
@@ -387,8 +390,8 @@ class Scheduler:
             events.append(delta)
         if end is not None:
             events.append(self._finish(seq, confirmed(seq, end)))
-        elif result.draft:
-            seq.draft = result.draft[: max(self._limit(seq, len(result.draft) + 1) - len(seq.tokens) - 1, 0)]
+        elif guess := result.draft or (seq.constraint.forced() if seq.constraint and self.jump_ahead else []):
+            seq.draft = guess[: max(self._limit(seq, len(guess) + 1) - len(seq.tokens) - 1, 0)]
 
     def _prompt_is_there(self, seq: Sequence) -> None:
         """The whole prompt is computed for the first time: share it, pin it, let the siblings join."""

@@ -58,7 +58,7 @@ def build(script: Script, settings: Settings) -> Bundle:
         tokenizer=tokenizer,
         backend=ScriptBackend(len(script.replies), script.loop),
         runner=runner,
-        scheduler=bundle.scheduler(tokenizer, memory, bundle.step_limits(memory, settings)),
+        scheduler=bundle.scheduler(tokenizer, memory, bundle.step_limits(memory, settings), settings),
         memory=memory,
     )
 

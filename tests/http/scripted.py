@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from tokenizers import AddedToken
 
-from imp.chat.prepare import ModelFacts
+from imp.chat.prepare import ConstraintCompiler, ModelFacts
 from imp.chat.template import BUILTIN, ChatTemplate
 from imp.engine import Engine
 from imp.http.application import Application
@@ -181,6 +181,7 @@ async def serving(
     max_input_tokens: int = 0,
     tokenizer_info: bool = False,
     dev_mode: bool = False,
+    constraints: ConstraintCompiler | None = None,
     **options: Any,
 ) -> AsyncIterator[Harness]:
     """A server on a free port of 127.0.0.1 whose model says `pieces`. options: fields of Services or ScriptedRunner."""
@@ -197,6 +198,7 @@ async def serving(
         dry_breakers=frozenset,
         max_input_tokens=max_input_tokens,
         shares_prompts=shares_prompts,
+        constraints=constraints,
     )
     scheduler = Scheduler(
         BlockPool(blocks, 16),
@@ -242,3 +244,4 @@ async def serving(
         await server.close()
         await engine.stop()
         services.pool.shutdown()
+        services.compilers.shutdown()

@@ -250,8 +250,6 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"thinking": {"type": "on"}}, "thinking.type"),
         ({"thinking": {}}, "thinking.type"),
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
-        ({"output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_config.format"),
-        ({"output_format": {"type": "json_schema", "schema": {}}}, "output_format"),
         ({"tools": [{"name": "f", "input_schema": {}}]}, "tools"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ],

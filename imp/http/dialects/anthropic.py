@@ -14,19 +14,23 @@ from typing import Any
 
 from imp.chat.message import ChatRequest, Message, Options, Refused
 from imp.http import sse
+from imp.http.dialects import constraints
 from imp.http.dialects.generation import SAMPLING, refused
 from imp.http.dialects.openai_chat import Header
 from imp.http.dialects.shared import Conversation
 from imp.http.errors import ApiError, Envelope, bad_request, envelope
-from imp.http.fields import Field, Kind, Status, parse, wrong
-from imp.types import Delta, Event, Reason, Started, Usage
+from imp.http.fields import Field, Kind, Parsed, Status, parse, wrong
+from imp.types import ConstraintSpec, Delta, Event, Reason, Started, Usage
 
 PING = sse.frame({"type": "ping"}, "ping")
 MAX_MARKS = 4  # blocks with cache_control in one request
 BILLING = "x-anthropic-billing-header:"  # a system block that changes with every session and says nothing to a model
 
 _NO_TOOLS = "this server does not parse tool calls."
-_NO_CONSTRAINTS = "constrained output is not available."
+_FORMAT = (
+    Field("type", Kind.STRING, choices=("json_schema",), required=True),
+    Field("schema", (Kind.OBJECT, Kind.BOOLEAN), required=True, doc="JSON Schema: draft 7, 2019-09 or 2020-12."),
+)
 
 FIELDS = (
     Field("model", Kind.STRING, doc="Absent: the served model."),
@@ -57,10 +61,10 @@ FIELDS = (
         Kind.OBJECT,
         fields=(
             Field("effort", status=Status.NO_OP, doc="Accepted; has no effect here."),
-            *refused("format", reason=_NO_CONSTRAINTS),
+            Field("format", Kind.OBJECT, doc="What the answer must be.", fields=_FORMAT),
         ),
     ),
-    *refused("output_format", reason=_NO_CONSTRAINTS),
+    Field("output_format", Kind.OBJECT, doc="The same, as an older beta had it.", fields=_FORMAT),
     *refused("tools", "tool_choice", reason=_NO_TOOLS),
     *(
         Field(name, Kind.ANY, status=Status.NO_OP, doc="Accepted; has no effect here.")
@@ -74,6 +78,7 @@ class Ask:
     """One parsed request."""
 
     chat: ChatRequest
+    constraint: ConstraintSpec | None
     model: str | None
     stream: bool
     ignored: tuple[str, ...]
@@ -103,7 +108,15 @@ def read(body: Mapping[str, Any]) -> Ask:
         add_generation_prompt=not continues,
         continue_final_message=continues,
     )
-    return Ask(chat, parsed["model"], parsed["stream"], parsed.ignored)
+    return Ask(chat, _constraint(parsed), parsed["model"], parsed["stream"], parsed.ignored)
+
+
+def _constraint(parsed: Parsed) -> ConstraintSpec | None:
+    given = {
+        "output_config.format.schema": (parsed["output_config"] or {}).get("format"),
+        "output_format.schema": parsed["output_format"],
+    }
+    return constraints.only([constraints.schema(f["schema"], path) for path, f in given.items() if f is not None])
 
 
 _TOO_LONG = re.compile(r"the prompt has (\d+) tokens; this server accepts at most (\d+)")

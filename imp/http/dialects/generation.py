@@ -70,18 +70,6 @@ def refused(*names: str, reason: str) -> tuple[Field, ...]:
     return tuple(Field(name, Kind.ANY, status=Status.REFUSED, doc=reason) for name in names)
 
 
-CONSTRAINTS = refused(
-    "grammar",
-    "json_schema",
-    "guided_json",
-    "guided_regex",
-    "guided_grammar",
-    "guided_choice",
-    "structured_outputs",
-    reason="constrained output is not available.",
-)
-
-
 def options(parsed: Parsed, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None) -> Options:
     """The shared fields as Options. ApiError for what a table cannot say."""
     names = [f.name for f in SAMPLING if f.name != "logit_bias"] + [

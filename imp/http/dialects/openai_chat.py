@@ -8,8 +8,8 @@ from typing import Any
 
 from imp.chat.message import ChatRequest, Message
 from imp.http import sse
+from imp.http.dialects.constraints import CONSTRAINTS, RESPONSE_FORMAT, constraint
 from imp.http.dialects.generation import (
-    CONSTRAINTS,
     LIMITS,
     NO_OPS,
     SAMPLING,
@@ -29,7 +29,7 @@ from imp.http.dialects.shared import (
 )
 from imp.http.errors import ApiError, Envelope, bad_request, envelope
 from imp.http.fields import Field, Kind, Status, parse, wrong
-from imp.types import Delta, Event, Finished, Started, TokenLogprob
+from imp.types import ConstraintSpec, Delta, Event, Finished, Started, TokenLogprob
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TOOLS = refused("tools", "tool_choice", "functions", "function_call", reason="this server does not parse tool calls.")
@@ -45,12 +45,7 @@ FIELDS = (
     Field("top_logprobs", Kind.INTEGER, 0, 20, doc="Alternatives per token; needs logprobs."),
     Field("prompt_logprobs", Kind.INTEGER, 0, 20, doc="The same for the prompt; not with stream."),
     *STREAMING,
-    Field(
-        "response_format",
-        Kind.OBJECT,
-        fields=(Field("type", Kind.STRING, choices=("text",), required=True),),
-        doc="Only text.",
-    ),
+    RESPONSE_FORMAT,
     Field("add_generation_prompt", Kind.BOOLEAN, default=True, doc="End the prompt with the assistant's opening."),
     Field("continue_final_message", Kind.BOOLEAN, default=False, doc="Go on with the last message."),
     Field("chat_template_kwargs", Kind.OBJECT, doc="Variables for the chat template."),
@@ -67,6 +62,7 @@ class Ask:
     """One parsed request."""
 
     chat: ChatRequest
+    constraint: ConstraintSpec | None
     model: str | None
     stream: bool
     include_usage: bool
@@ -100,7 +96,7 @@ def read(body: Mapping[str, Any]) -> Ask:
         add_generation_prompt=parsed["add_generation_prompt"] and not parsed["continue_final_message"],
         continue_final_message=parsed["continue_final_message"],
     )
-    return Ask(chat, parsed["model"], parsed["stream"], include_usage, continuous, parsed.ignored)
+    return Ask(chat, constraint(parsed), parsed["model"], parsed["stream"], include_usage, continuous, parsed.ignored)
 
 
 _RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message")

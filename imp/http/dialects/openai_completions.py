@@ -8,8 +8,8 @@ from typing import Any
 
 from imp.chat.message import CompletionRequest
 from imp.http import sse
+from imp.http.dialects.constraints import CONSTRAINTS, RESPONSE_FORMAT, constraint
 from imp.http.dialects.generation import (
-    CONSTRAINTS,
     LIMITS,
     NO_OPS,
     SAMPLING,
@@ -31,7 +31,7 @@ from imp.http.dialects.shared import (
 )
 from imp.http.errors import ApiError, Envelope, bad_request, envelope
 from imp.http.fields import Field, Kind, parse, wrong
-from imp.types import Delta, Event, Finished, PromptLogprobs, Started, TokenLogprob
+from imp.types import ConstraintSpec, Delta, Event, Finished, PromptLogprobs, Started, TokenLogprob
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -47,6 +47,7 @@ FIELDS = (
     Field("add_special_tokens", Kind.BOOLEAN, default=True, doc="Begin with the model's begin-of-text token."),
     *STREAMING,
     *refused("suffix", reason="the model has no fill-in-the-middle tokens."),
+    RESPONSE_FORMAT,
     *CONSTRAINTS,
     *NO_OPS,
 )
@@ -57,6 +58,7 @@ class Ask:
     """One parsed request."""
 
     completion: CompletionRequest
+    constraint: ConstraintSpec | None
     model: str | None
     n: int
     echo: bool
@@ -91,6 +93,7 @@ def read(body: Mapping[str, Any], max_items: int) -> Ask:
     completion = CompletionRequest(prompts(parsed["prompt"], max_items), chosen, parsed["add_special_tokens"])
     return Ask(
         completion,
+        constraint(parsed),
         parsed["model"],
         n,
         parsed["echo"],
