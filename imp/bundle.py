@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from .chat.prepare import ModelFacts, default_sampling
+from .chat.prepare import ModelFacts, Vectors, default_sampling
 from .chat.template import BUILTIN, ChatTemplate, TemplateError
 from .memory import BLOCK_SIZE, MemoryPlan, available_bytes, plan
 from .model import arch
@@ -21,7 +21,7 @@ from .sched.scheduler import Scheduler
 from .settings import Settings
 from .text.decode import TextDecoder
 from .text.tokenizer import Tokenizer
-from .types import Request, Runner
+from .types import Pool, Request, Runner
 from .weights.checkpoint import Checkpoint, InvalidModel, TokenizerFiles, open_checkpoint
 
 Progress = Callable[[str], None]
@@ -102,9 +102,10 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
     limits = step_limits(memory, settings)
     backend.load(model, limits)
     own_template = template(checkpoint.chat_template, tokenizer, settings.model.chat_template)
+    found = facts(tokenizer, own_template, checkpoint.generation, memory.context, settings)
     bundle = Bundle(
         card=_card(path, checkpoint, model, settings),
-        facts=facts(tokenizer, own_template, checkpoint.generation, memory.context, settings),
+        facts=replace(found, vectors=_vectors(checkpoint, model.hidden)),
         tokenizer=tokenizer,
         backend=backend,
         runner=ModelRunner(backend, tokenizer.vocab_size, BLOCK_SIZE),
@@ -182,6 +183,16 @@ def facts(
         max_logit_bias=own.max_logit_bias,
         shares_prompts=settings.kv_cache.prefix_cache,
     )
+
+
+def _vectors(checkpoint: Checkpoint, hidden: int) -> Vectors:
+    """Causal models rarely say how to pool: the mean is right for most. `is_matryoshka` and `matryoshka_dimensions`
+    are what published configs say of vectors that may be cut."""
+    pool = Pool.MEAN if checkpoint.pooling is None else Pool(checkpoint.pooling)
+    sizes = checkpoint.config.get("matryoshka_dimensions")
+    if isinstance(sizes, list):
+        return Vectors(hidden, pool, tuple(size for size in sizes if type(size) is int and 0 < size <= hidden))
+    return Vectors(hidden, pool, range(1, hidden + 1) if checkpoint.config.get("is_matryoshka") is True else ())
 
 
 def template_source(choice: str, own: str | None) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from imp import settings
-from imp.http.dialects import anthropic, openai_chat, openai_completions
+from imp.http.dialects import anthropic, embeddings, openai_chat, openai_completions, rerank
 from imp.http.fields import markdown
 from imp.http.routes import tokens
 from imp.obs import metrics
@@ -64,6 +64,9 @@ def fields_page() -> str:
         "POST /v1/chat/completions": openai_chat.FIELDS,
         "POST /v1/completions": openai_completions.FIELDS,
         "POST /v1/messages and /v1/messages/count_tokens": anthropic.FIELDS,
+        "POST /v1/embeddings": embeddings.FIELDS,
+        "POST /v1/rerank, /v2/rerank and /rerank": rerank.RERANK,
+        "POST /v1/score": rerank.SCORE,
         "POST /tokenize": tokens.TOKENIZE,
         "POST /detokenize": tokens.DETOKENIZE,
         "POST /apply-template": tokens.APPLY_TEMPLATE,

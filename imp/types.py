@@ -18,6 +18,15 @@ class Reason(Enum):
     ABORT = "abort"  # the client left or asked for it
 
 
+class Pool(Enum):
+    """What is wanted of a prompt instead of its continuation; hidden states are those after the model's final norm."""
+
+    MEAN = "mean"  # the mean of all positions' hidden states
+    FIRST = "cls"  # the first position's
+    LAST = "last"  # the last position's
+    SCORE = "score"  # the log-probabilities of Sampling.logprob_tokens behind the last position
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the next token is drawn from the logits; `model/sampling.py` gives the order of operations."""
@@ -45,6 +54,7 @@ class Sampling:
     seed: int = 0  # sequence i of a request draws with seed + i
     logprobs: int | None = None  # alternatives reported per generated token; None: no logprobs at all
     prompt_logprobs: int | None = None  # the same for prompt tokens; switches the prefix cache off for the request
+    logprob_tokens: tuple[int, ...] = ()  # reported with every generated token as well, however unlikely
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +120,7 @@ class Request:
     constraint: CompiledGrammar | None = None
     salt: bytes = b""  # adapter, media, tenant: whatever makes equal tokens mean different KV
     pin: str | None = None  # keep this prompt's blocks under this name
+    pool: Pool | None = None  # numbers about the prompt are wanted, no tokens: limits.max_tokens is 0 then
     arrived: float = 0.0  # time.monotonic() at the door
 
 
@@ -121,6 +132,7 @@ class TokenLogprob:
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
     rank: int = 0  # 1: the likeliest token of the vocabulary; 0: not asked for
+    asked: tuple[tuple[int, float], ...] = ()  # those of Sampling.logprob_tokens, in their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +192,7 @@ class Finished:
     stop: str | int | None  # the stop string or stop token that ended it; None for end-of-text and length
     usage: Usage
     marks: Marks = Marks()
+    vector: tuple[float, ...] | None = None  # what Request.pool wants; hidden states are not normalised
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +252,7 @@ class Sequence:
     followers: list[Sequence] = field(default_factory=list)  # siblings (n > 1) waiting for this one's prompt
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
     mu: float = 0.0  # mirostat's running surprise target
+    pooled: Any = None  # the runner's: hidden states summed so far (Request.pool)
     drafted: int = 0
     accepted: int = 0
     scheduled_at: float = 0.0
@@ -296,6 +310,7 @@ class RowResult:
     draft: list[int] = field(default_factory=list)  # proposals for the next step
     late: bool = False  # the row reached the end, and its token is not there yet: it comes again
     error: str = ""  # safe to show: this row's request alone cannot go on
+    vector: tuple[float, ...] | None = None  # of a row that reached the end, where the request pools
 
 
 class Runner(Protocol):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from ..constrain.errors import ConstraintError
-from ..types import CompiledGrammar, ConstraintSpec, Limits, Request, Sampling
+from ..types import CompiledGrammar, ConstraintSpec, Limits, Pool, Request, Sampling
 from .message import ChatRequest, CompletionRequest, Message, Options, Refused
 from .template import ChatTemplate, TemplateError
 
@@ -29,6 +29,7 @@ class TokenizerLike(Protocol):
     special_ids: frozenset[int]
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
     def token_text(self, token: int) -> str: ...
 
 
@@ -40,6 +41,15 @@ class ConstraintCompiler(Protocol):
 
     def compile(self, spec: ConstraintSpec, stop: Callable[[], bool]) -> CompiledGrammar:
         """May take seconds. Raises ConstraintError; soon after `stop` turns true, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """What the model's embeddings are: numbers in one, how a text becomes one, and lengths it may be cut to."""
+
+    size: int = 0  # 0: there is no model behind this that could tell numbers
+    pool: Pool = Pool.MEAN
+    cuts: Container[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,7 @@ class ModelFacts:
     max_input_tokens: int = 0  # 0: what the context holds
     max_n: int = 8
     max_logit_bias: int = 1024
+    vectors: Vectors = Vectors()
     shares_prompts: bool = True  # False: no request reuses what another computed
     constraints: ConstraintCompiler | None = None  # None: output cannot be constrained
 
@@ -204,17 +215,17 @@ def encode_prompt(prompt: str | Sequence[int], facts: ModelFacts, add_special: b
     return list(prompt)
 
 
-def _longest(facts: ModelFacts) -> int:
+def longest_prompt(facts: ModelFacts) -> int:
     """Prompt tokens at most; one position is left for the answer."""
     return min(facts.max_input_tokens or facts.context - 1, facts.context - 1)
 
 
 def _check_bytes(text: str, facts: ModelFacts) -> None:
     """Refuse, before tokenising, what cannot fit: no vocabulary has a token longer than this."""
-    limit = _longest(facts) * 256
+    limit = longest_prompt(facts) * 256
     if len(text) > limit:
         raise Refused(
-            f"the prompt has {len(text)} characters; {_longest(facts)} tokens cannot hold them",
+            f"the prompt has {len(text)} characters; {longest_prompt(facts)} tokens cannot hold them",
             code="context_length_exceeded",
         )
 
@@ -222,9 +233,9 @@ def _check_bytes(text: str, facts: ModelFacts) -> None:
 def _request(id: str, prompt: list[int], options: Options, facts: ModelFacts, arrived: float) -> Request:
     if not prompt:
         raise Refused("the prompt is empty", "prompt")
-    if len(prompt) > _longest(facts):
+    if len(prompt) > longest_prompt(facts):
         raise Refused(
-            f"the prompt has {len(prompt)} tokens; this server accepts at most {_longest(facts)} "
+            f"the prompt has {len(prompt)} tokens; this server accepts at most {longest_prompt(facts)} "
             f"(context {facts.context})",
             code="context_length_exceeded",
         )
@@ -238,16 +249,16 @@ def _request(id: str, prompt: list[int], options: Options, facts: ModelFacts, ar
         limits=_limits(options, facts, len(prompt)),
         n=n,
         priority=options.priority or 0,
-        salt=_salt(options, facts),
+        salt=prompt_salt(options.cache_salt, facts),
         arrived=arrived,
     )
 
 
-def _salt(options: Options, facts: ModelFacts) -> bytes:
+def prompt_salt(wanted: str | None, facts: ModelFacts) -> bytes:
     """Requests of different salts never share blocks; the sequences of one request always do."""
     if not facts.shares_prompts:
         return secrets.token_bytes(16)
-    return b"" if options.cache_salt is None else options.cache_salt.encode()
+    return b"" if wanted is None else wanted.encode()
 
 
 _SHARED = {f.name for f in fields(Sampling)} & {f.name for f in fields(Options)} - {"seed"}

@@ -21,9 +21,22 @@ from .cache import CompiledKernels, Progress, compile_all
 from .kv import HALF, Element, element_of
 from .matmul import MATMULS, UNIT_BYTES, quantised_bytes
 from .pack import Arena, Packed
-from .pointwise import EMBEDS, GLUS, KV_BLOCK, ROTATE_STORES, norm, norm_add, norm_wanted, quantise, softcap
+from .pointwise import (
+    EMBEDS,
+    GLUS,
+    KV_BLOCK,
+    ROTATE_STORES,
+    norm,
+    norm_add,
+    norm_pooled,
+    norm_wanted,
+    quantise,
+    softcap,
+)
 from .program import (
     STEP_CONTEXTS,
+    STEP_POOLED,
+    STEP_POOLED_IDS,
     STEP_POSITIONS,
     STEP_ROW_STARTS,
     STEP_ROWS,
@@ -92,11 +105,14 @@ class Recorder:
         planes: Sequence[tuple[int, int]],
         logits: np.ndarray,
         element: Element = HALF,
+        hidden: np.ndarray | None = None,
     ) -> None:
+        """hidden: float32 [tokens of a step, n]: where wanted hidden states go, n columns rounded up to whole vectors.
+        None: the program keeps none."""
         self.limits, self.threads = limits, threads
         self.planes = planes  # of each layer: address of its KV cache, bytes of a block in it
         self.element = element  # of the KV cache
-        self.logits_out = logits
+        self.logits_out, self.hidden_out = logits, hidden
         self.ops: list[Op] = []
         self.weights: dict[Weight, Packed] = {}
         self.work = AttentionWork.sized(limits)
@@ -162,6 +178,13 @@ class Recorder:
         out = Activation(self.limits.tokens, gate_up.columns // 2)
         args: list[Argument] = [source, gate_up.stride, out.columns, 0, out.stride, 0]
         return out.made_by(self._record(GLUS[activation], args, reads=[source]), floats_at=3, tiles_at=5)
+
+    def keep_hidden(self, x: Activation, norm_: Norm) -> None:
+        if self.hidden_out is None:
+            return
+        source, out = self._as_floats(x), self.hidden_out
+        args = (source, x.stride, x.columns, _vector(norm_.weight), float(norm_.eps), out, x.stride, 0)
+        self._record(norm_pooled, args, reads=[source])
 
     def logits(self, x: Activation, norm_: Norm, head: Linear, softcap_: float | None = None) -> None:
         rows, columns = self.logits_out.shape
@@ -307,7 +330,10 @@ class CpuBackend:
         self.limits = limits
         self._kv = np.zeros(self.kv_block_bytes(model, KV_BLOCK) * limits.blocks + 64, np.uint8)
         self._logits = np.zeros((limits.logit_rows, model.vocab), np.float32)
-        recorder = Recorder(limits, self.thread_count, self._planes(model, limits), self._logits, element_of(model))
+        self._hidden = np.zeros((limits.tokens, _stride(model.hidden) // 4), np.float32)
+        self._columns, self._pooled = model.hidden, 0
+        planes = self._planes(model, limits)
+        recorder = Recorder(limits, self.thread_count, planes, self._logits, element_of(model), self._hidden)
         model.forward(recorder)
         self._arena = Arena(sum(packed.size for packed in recorder.weights.values()))
         for packed in recorder.weights.values():
@@ -340,8 +366,13 @@ class CpuBackend:
         step[STEP_TABLE_STARTS] = inputs.table_starts.ctypes.data
         step[STEP_TABLE] = inputs.table.ctypes.data
         step[STEP_WANTED_IDS] = inputs.wanted.ctypes.data
+        self._pooled = step[STEP_POOLED] = len(inputs.pooled)
+        step[STEP_POOLED_IDS] = inputs.pooled.ctypes.data
         self._threads.run(self._program)
         return self._logits[:wanted]
+
+    def hidden(self) -> np.ndarray:
+        return self._hidden[: self._pooled, : self._columns]
 
     def sample(self, logits: np.ndarray, plan: SamplingPlan) -> Drawn:
         assert self._sampler, "load comes first"
@@ -352,7 +383,7 @@ class CpuBackend:
             return
         self._threads.close()
         self._threads = None
-        del self._program, self._arena, self._kv, self._logits
+        del self._program, self._arena, self._kv, self._logits, self._hidden
 
 
 def _cores() -> int:

@@ -16,6 +16,8 @@ from .kv import ELEMENTS, Element
 from .matmul import TILE, TILE_BLOCK_BYTES, TILE_SCALES, TILE_SUMS
 from .pack import BLOCK, LAYOUTS, Layout
 from .program import (
+    STEP_POOLED,
+    STEP_POOLED_IDS,
     STEP_POSITIONS,
     STEP_SLOTS,
     STEP_TOKEN_IDS,
@@ -222,6 +224,20 @@ def norm_wanted(args, step, unit, scratch):
     """The rows that want logits, one after the other. args: as norm's"""
     token = load_i32(word(step, STEP_WANTED_IDS) + unit * 4)
     _norm_row(args, word(args, 0) + token * word(args, 1), unit, scratch)
+
+
+@count
+def per_pooled(args, step):
+    return _units(word(step, STEP_POOLED))
+
+
+@kernel(per_pooled)
+def norm_pooled(args, step, unit, scratch):
+    """The rows whose hidden states are wanted, one after the other. args: as norm's"""
+    first, stop = _span(unit, word(step, STEP_POOLED))
+    for i in range(first, stop):
+        token = load_i32(word(step, STEP_POOLED_IDS) + i * 4)
+        _norm_row(args, word(args, 0) + token * word(args, 1), i, scratch)
 
 
 @kernel(per_token)

@@ -8,16 +8,17 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from imp.chat.message import ChatRequest, Refused
+from imp.chat.pooling import answer_tokens, prepare_embeddings, prepare_relevance
 from imp.chat.prepare import ModelFacts, encode_rendered, prepare_chat, prepare_completion, render
 from imp.http import sse
-from imp.http.dialects import anthropic, openai_chat, openai_completions
+from imp.http.dialects import anthropic, embeddings, openai_chat, openai_completions, rerank
 from imp.http.dialects.shared import Conversation
 from imp.http.errors import ApiError
 from imp.http.fields import IGNORED_HEADER, ignored_header
-from imp.http.message import HttpRequest, Response, json_response
+from imp.http.message import HttpRequest, Response, dumps, json_bytes, json_response
 from imp.http.recorder import Recorder
 from imp.http.services import Generation, Services
 from imp.types import Event, Request
@@ -25,16 +26,21 @@ from imp.types import Event, Request
 log = logging.getLogger(__name__)
 
 
-class Writer(Protocol):
-    """A dialect's way out."""
+class Reply(Protocol):
+    """A dialect's way out for what is never streamed."""
 
     header: openai_chat.Header
     conversation: Conversation
 
+    def reply(self) -> Any: ...
+
+
+class Writer(Reply, Protocol):
+    """A dialect's way out."""
+
     def frame(self, event: Event) -> bytes: ...
     def end(self) -> bytes: ...
     def error(self, error: ApiError) -> bytes: ...
-    def reply(self) -> dict: ...
 
 
 def new_id(prefix: str) -> str:
@@ -101,6 +107,56 @@ async def count_tokens(services: Services, request: HttpRequest) -> Response:
     return json_response({"input_tokens": count}, headers=headers)
 
 
+async def embed(services: Services, request: HttpRequest) -> Response:
+    """POST /v1/embeddings"""
+    recorder = Recorder(services, request, "/v1/embeddings")
+    with recorder.watching():
+        ask = embeddings.read(request.json(), services.max_batch_items)
+        loaded = services.serving(ask.model)
+        header = _header(services, "embd-", loaded.card.name)
+        prepared = await services.prepare(
+            lambda: prepare_embeddings(ask.wanted, loaded.facts, header.id, recorder.began)
+        )
+    writer = embeddings.Writer(ask, header, Conversation([(each.id, each.n) for each in prepared]))
+    return await _measure(services, prepared, writer, recorder, ask.ignored)
+
+
+async def rank(services: Services, request: HttpRequest) -> Response:
+    """POST /v1/rerank, /v2/rerank and /rerank: Cohere's, Jina's and vLLM's shapes, and TEI's."""
+    return await _score(services, request, "/v1/rerank", rerank.read_rerank)
+
+
+async def score(services: Services, request: HttpRequest) -> Response:
+    """POST /v1/score and /score: vLLM's shape."""
+    return await _score(services, request, "/v1/score", rerank.read_score)
+
+
+async def _score(
+    services: Services, request: HttpRequest, endpoint: str, read: Callable[[Mapping[str, Any], str, int], rerank.Ask]
+) -> Response:
+    recorder = Recorder(services, request, endpoint)
+    with recorder.watching():
+        ask = read(request.json(), request.path, services.max_batch_items)
+        loaded = services.serving(ask.model)
+        header = _header(services, "score-" if ask.shape is rerank.Shape.SCORE else "rerank-", loaded.card.name)
+        prepared = await services.prepare(
+            lambda: prepare_relevance(ask.wanted, loaded.facts, header.id, recorder.began)
+        )
+    yes, _ = answer_tokens(loaded.facts)
+    writer = rerank.Writer(ask, header, Conversation([(each.id, each.n) for each in prepared]), len(yes))
+    return await _measure(services, prepared, writer, recorder, ask.ignored)
+
+
+async def _measure(
+    services: Services, prepared: Sequence[Request], writer: Reply, recorder: Recorder, ignored: Sequence[str]
+) -> Response:
+    """Numbers about prompts: run like an answer that is not streamed; long bodies are written in the pool."""
+    _enter(writer, recorder, False)
+    await _collect(services, prepared, writer, recorder)
+    body = await services.prepare(lambda: dumps(writer.reply()))
+    return json_bytes(body, headers=recorder.headers | ignored_headers(services, ignored))
+
+
 def _count(chat: ChatRequest, facts: ModelFacts) -> int:
     return len(encode_rendered(render(chat, facts), facts))
 
@@ -124,17 +180,26 @@ async def _run(
     ping: bytes = sse.KEEPALIVE,
 ) -> Response:
     """extra: more response headers.  ping: what a stream sends while nothing comes."""
-    recorder.conversation, recorder.model, recorder.streamed = writer.conversation, writer.header.model, stream
-    recorder.response_id, recorder.reply = writer.header.id, writer.reply
+    _enter(writer, recorder, stream)
     headers = dict(extra or {}) | recorder.headers | ignored_headers(services, ignored)
     if stream:
         chunks = _chunks(services, prepared, writer, recorder)
         return sse.response(sse.stream(chunks, _same, ping, services.ping_s), headers)
+    await _collect(services, prepared, writer, recorder)
+    return json_response(writer.reply(), headers=headers)
+
+
+def _enter(writer: Reply, recorder: Recorder, stream: bool) -> None:
+    recorder.conversation, recorder.model, recorder.streamed = writer.conversation, writer.header.model, stream
+    recorder.response_id, recorder.reply = writer.header.id, writer.reply
+
+
+async def _collect(services: Services, prepared: Sequence[Request], writer: Reply, recorder: Recorder) -> None:
+    """Run the requests to their end, folding every event into the conversation. Raises ApiError."""
     async with _events(services, prepared, recorder) as batches:
         async for events in batches:
             for event in events:
                 writer.conversation.take(event)
-    return json_response(writer.reply(), headers=headers)
 
 
 async def _chunks(

@@ -159,7 +159,12 @@ def dumps(value: Any) -> bytes:
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Full:
-    return Full(status, dumps(value), {"Content-Type": "application/json"} | dict(headers or {}))
+    return json_bytes(dumps(value), status, headers)
+
+
+def json_bytes(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Full:
+    """A response of JSON that is written already."""
+    return Full(status, body, {"Content-Type": "application/json"} | dict(headers or {}))
 
 
 def error_response(error: ApiError, path: str, request_id: str) -> Full:

@@ -18,7 +18,7 @@ from imp.http.message import HttpRequest, Response
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
-ALIASED = ("chat", "completions", "embeddings", "models", "responses", "rerank")  # served without /v1 as well
+ALIASED = ("chat", "completions", "embeddings", "models", "responses", "rerank", "score")  # served without /v1 as well
 
 
 class Access(Enum):

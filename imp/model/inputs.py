@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..types import Batch, Row
+from ..types import Batch, Pool, Row
+
+
+def packed(values: Sequence[int]) -> np.ndarray:
+    return np.array(values, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +30,26 @@ class StepInputs:
     table_starts: np.ndarray  # [B + 1]
     table: np.ndarray  # [sum of blocks]
     wanted: np.ndarray  # [R] indices into T, ascending
+    pooled: np.ndarray = field(default_factory=lambda: packed(()))  # [P] indices into T whose hidden states are wanted
 
 
 def wanted_count(row: Row) -> int:
     """How many positions of the row want logits."""
     if row.wants_prompt_logprobs:
         return row.count
+    if row.seq.request.pool not in (None, Pool.SCORE):
+        return 0
     return 1 + len(row.seq.draft) if row.reaches_end else 0
+
+
+def pooled_positions(row: Row) -> range:
+    """The positions of the row, counted from its first, whose hidden states the request's vector is made of."""
+    pool = row.seq.request.pool
+    if pool is Pool.MEAN:
+        return range(row.count)
+    if pool is Pool.FIRST:
+        return range(0 if row.start else 1)
+    return range(row.count - 1, row.count) if pool is Pool.LAST and row.reaches_end else range(0)
 
 
 def pack(batch: Batch, block_size: int) -> StepInputs:
@@ -41,6 +59,7 @@ def pack(batch: Batch, block_size: int) -> StepInputs:
     slots: list[int] = []
     table: list[int] = []
     wanted: list[int] = []
+    pooled: list[int] = []
     row_starts, contexts, table_starts = [0], [], [0]
     for row in batch.rows:
         start, end, blocks = row.start, row.start + row.count, row.seq.blocks
@@ -55,12 +74,11 @@ def pack(batch: Batch, block_size: int) -> StepInputs:
             slots += [blocks[p // block_size] * block_size + p % block_size for p in span]
         count = wanted_count(row)
         wanted += range(len(tokens) - count, len(tokens))
+        if row.seq.request.pool is not None:
+            pooled += [row_starts[-1] + i for i in pooled_positions(row)]
         row_starts.append(len(tokens))
         contexts.append(end)
         table_starts.append(len(table))
-
-    def packed(values: list[int]) -> np.ndarray:
-        return np.array(values, np.int32)
 
     return StepInputs(
         tokens=packed(tokens),
@@ -71,4 +89,5 @@ def pack(batch: Batch, block_size: int) -> StepInputs:
         table_starts=packed(table_starts),
         table=packed(table),
         wanted=packed(wanted),
+        pooled=packed(pooled),
     )

@@ -82,4 +82,5 @@ class Decoder:
         x = ops.embed(self.embedding, self.embedding_scale)
         for block in self.blocks:
             x = block(ops, x)
+        ops.keep_hidden(x, self.norm)
         return ops.logits(x, self.norm, self.head, self.logit_softcap)

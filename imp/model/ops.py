@@ -102,6 +102,9 @@ class Ops(Protocol):
     def glu(self, gate_up: Array, activation: str) -> Array:
         """gate_up [T, 2F] -> act(gate) * up, [T, F]; gate is the first half. activation: silu | gelu_tanh"""
 
+    def keep_hidden(self, x: Array, norm: Norm) -> None:
+        """norm(x) for the rows of the step whose hidden states are wanted: they are what Backend.hidden returns."""
+
     def logits(self, x: Array, norm: Norm, head: Linear, softcap: float | None = None) -> Array:
         """[R, vocab]: head(norm(x)) for the rows of the step that want logits; softcap as in Attention."""
 
@@ -155,6 +158,9 @@ class Backend(Protocol):
     def run(self, inputs: Any) -> np.ndarray:
         """One step (inputs.StepInputs): KV of every position is stored; returns float32 logits [R, vocab], which stay
         valid until the next run."""
+
+    def hidden(self) -> np.ndarray:
+        """float32 [P, D]: what the last run left for StepInputs.pooled; valid until the next run."""
 
     def sample(self, logits: np.ndarray, plan: Any) -> Any:
         """One token per row (sampling.SamplingPlan -> sampling.Drawn); may overwrite `logits`."""

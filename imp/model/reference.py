@@ -71,6 +71,9 @@ class ReferenceBackend:
         self.inputs = inputs
         return self.model.forward(self).astype(np.float32)
 
+    def hidden(self) -> np.ndarray:
+        return self.kept
+
     def sample(self, logits: np.ndarray, plan: SamplingPlan) -> Drawn:
         return reference_sample(logits, plan)
 
@@ -144,6 +147,9 @@ class ReferenceBackend:
     def glu(self, gate_up: np.ndarray, activation: str) -> np.ndarray:
         gate, up = np.split(gate_up, 2, axis=-1)
         return ACTIVATIONS[activation](gate) * up
+
+    def keep_hidden(self, x: np.ndarray, norm: Norm) -> None:
+        self.kept = rms_norm(x[self.inputs.pooled], norm).astype(np.float32)
 
     def logits(self, x: np.ndarray, norm: Norm, head: Linear, softcap: float | None = None) -> np.ndarray:
         out = self.linear(rms_norm(x[self.inputs.wanted], norm), head)

@@ -1,12 +1,14 @@
-"""One step: pack the batch, run the model, draw tokens, report. Implements types.Runner over a Backend."""
+"""One step: pack the batch, run the model, draw tokens, pool, report. Implements types.Runner over a Backend."""
 
 from __future__ import annotations
 
-from ..types import Batch, Row, RowResult, TokenLogprob
-from .inputs import pack
+import numpy as np
+
+from ..types import Batch, Pool, Row, RowResult, TokenLogprob
+from .inputs import pack, pooled_positions
 from .ops import Backend
 from .plan import Draw, MaskBits, plan_step
-from .sampling import Drawn
+from .sampling import Drawn, logprobs_at
 
 
 class ModelRunner:
@@ -18,25 +20,46 @@ class ModelRunner:
         self.bits = bits or MaskBits.in_order(vocab)
 
     def step(self, batch: Batch) -> list[RowResult]:
-        logits = self.backend.run(pack(batch, self.block_size))
-        if not len(logits):
-            return [RowResult([]) for _ in batch.rows]
+        inputs = pack(batch, self.block_size)
+        logits = self.backend.run(inputs)
+        results = self._draw(batch, logits) if len(logits) else [RowResult([]) for _ in batch.rows]
+        if any(row.seq.request.pool not in (None, Pool.SCORE) for row in batch.rows):
+            _pool(batch, results, self.backend.hidden())
+        return results
+
+    def _draw(self, batch: Batch, logits: np.ndarray) -> list[RowResult]:
         plan, by_row = plan_step(batch, self.vocab, logits.shape[1], self.bits)
+        asked = _asked(by_row, logits[:, : self.vocab])
         drawn = self.backend.sample(logits, plan)
         results, at = [], 0
         for row, draws in zip(batch.rows, by_row, strict=True):
-            results.append(_result(row, draws, drawn, at))
+            results.append(_result(row, draws, drawn, asked, at))
+            if row.seq.request.pool is Pool.SCORE and draws:
+                results[-1].vector = tuple([value for _, value in asked.get(at, ())])
             if draws and row.seq.request.sampling.mirostat:
                 row.seq.mu = float(plan.mu[at + len(draws) - 1])
             at += len(draws)
         return results
 
 
-def _result(row: Row, draws: list[Draw], drawn: Drawn, at: int) -> RowResult:
+Asked = dict[int, tuple[tuple[int, float], ...]]  # by row of logits
+
+
+def _asked(by_row: list[list[Draw]], logits: np.ndarray) -> Asked:
+    """The log-probabilities of tokens that requests name, before the sampler overwrites the logits."""
+    found: Asked = {}
+    for i, draw in enumerate(draw for draws in by_row for draw in draws):
+        tokens = draw.seq.request.sampling.logprob_tokens
+        if tokens and draw.target < 0:
+            found[i] = tuple(zip(tokens, logprobs_at(logits[i], tokens).tolist(), strict=True))
+    return found
+
+
+def _result(row: Row, draws: list[Draw], drawn: Drawn, asked: Asked, at: int) -> RowResult:
     """Prompt logprobs, then drawn tokens as long as they agree with the drafts, plus the first that does not."""
     result, draft = RowResult([]), row.seq.draft
     for i, draw in enumerate(draws, at):
-        report = _logprob(draw, drawn, i) if draw.logprobs >= 0 else None
+        report = _logprob(draw, drawn, asked, i) if draw.logprobs >= 0 else None
         if draw.target >= 0:
             if report:
                 result.prompt_logprobs.append(report)
@@ -50,6 +73,23 @@ def _result(row: Row, draws: list[Draw], drawn: Drawn, at: int) -> RowResult:
     return result
 
 
-def _logprob(draw: Draw, drawn: Drawn, i: int) -> TokenLogprob:
+def _logprob(draw: Draw, drawn: Drawn, asked: Asked, i: int) -> TokenLogprob:
     top = zip(drawn.top_tokens[i, : draw.logprobs].tolist(), drawn.top_values[i, : draw.logprobs].tolist(), strict=True)
-    return TokenLogprob(int(drawn.tokens[i]), float(drawn.logprobs[i]), tuple(top), int(drawn.ranks[i]))
+    own = float(drawn.logprobs[i])
+    return TokenLogprob(int(drawn.tokens[i]), own, tuple(top), int(drawn.ranks[i]), asked.get(i, ()))
+
+
+def _pool(batch: Batch, results: list[RowResult], hidden: np.ndarray) -> None:
+    """Add each pooling row's states, hidden [P, D], to its sequence's sum; the vector once the prompt's end is there.
+
+    Positions are added one after the other in float64, so that no cut of a prompt into steps changes a bit.
+    """
+    at = 0
+    for row, result in zip(batch.rows, results, strict=True):
+        seq, count = row.seq, len(pooled_positions(row))
+        for state in hidden[at : at + count].astype(np.float64):
+            seq.pooled = state if seq.pooled is None else seq.pooled + state
+        at += count
+        if seq.pooled is not None and row.reaches_end:
+            positions = len(seq.request.prompt) if seq.request.pool is Pool.MEAN else 1
+            result.vector = tuple((seq.pooled / positions).astype(np.float32).tolist())

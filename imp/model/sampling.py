@@ -21,6 +21,7 @@ else is in the batch, after preemption, and after a restart.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,6 +93,15 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
     x = x.astype(np.float64)
     top = x.max(axis=-1, keepdims=True)
     return x - top - np.log(np.exp(x - top).sum(axis=-1, keepdims=True))
+
+
+def logprobs_at(logits: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
+    """float64 log-probabilities of some tokens of one row of raw logits [V]; -inf for a token the row does not have."""
+    top = logits.max()
+    total = top + np.log(np.exp(logits - top).sum(dtype=np.float64))
+    known = np.asarray(tokens)
+    inside = (known >= 0) & (known < len(logits))
+    return np.where(inside, logits[np.where(inside, known, 0)] - total, -np.inf)
 
 
 def reference_sample(logits: np.ndarray, plan: SamplingPlan) -> Drawn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imp.sched.blocks import BlockPool, chain
-from imp.types import Sequence
+from imp.types import Pool, Sequence
 
 
 def hashes_of(pool: BlockPool, seq: Sequence) -> list[bytes]:
@@ -12,8 +12,11 @@ def hashes_of(pool: BlockPool, seq: Sequence) -> list[bytes]:
 
 
 def reads_cache(seq: Sequence) -> bool:
-    """Prompt logprobs want logits at every position, so every position is computed, once."""
+    """Prompt logprobs want logits at every position, so every position is computed, once; some pools want states of
+    positions that the cache would skip."""
     request = seq.request
+    if request.pool in (Pool.MEAN, Pool.FIRST):
+        return False
     return request.sampling.prompt_logprobs is None or len(seq.prompt_logprobs) == len(request.prompt)
 
 

@@ -180,7 +180,7 @@ class Scheduler:
             elif not seq.request.limits.max_tokens:
                 seq.computed = row.start + row.count
                 self._prompt_is_there(seq)
-                events.append(self._finish(seq, End(Reason.LENGTH)))
+                events.append(self._finish(seq, End(Reason.LENGTH), result.vector))
             elif result.late:
                 seq.computed = len(seq.tokens) - 1
                 seq.draft = []
@@ -474,7 +474,7 @@ class Scheduler:
     def _drop(self, seq: Sequence) -> None:
         """Give the blocks back; the tokens stay."""
         self.pool.release(seq.blocks)
-        seq.blocks, seq.computed, seq.published, seq.draft = [], 0, 0, []
+        seq.blocks, seq.computed, seq.published, seq.draft, seq.pooled = [], 0, 0, [], None
         if len(seq.prompt_logprobs) < len(seq.request.prompt):
             seq.prompt_logprobs = []
 
@@ -484,7 +484,7 @@ class Scheduler:
                 queue.remove(seq)
         self._drop(seq)
 
-    def _finish(self, seq: Sequence, end: End) -> Finished:
+    def _finish(self, seq: Sequence, end: End, vector: tuple[float, ...] | None = None) -> Finished:
         self._leave(seq)
         request = seq.request
         left = self._live[request.id] - 1
@@ -494,7 +494,7 @@ class Scheduler:
             del self._live[request.id]
         usage = Usage(len(request.prompt), seq.cached, seq.generated, seq.drafted, seq.accepted)
         marks = Marks(request.arrived, seq.scheduled_at, seq.first_token_at, seq.last_token_at)
-        return Finished(request.id, seq.index, end.reason, end.stop, usage, marks)
+        return Finished(request.id, seq.index, end.reason, end.stop, usage, marks, vector)
 
     def _fail(self, request_id: str, code: str, message: str) -> Failed:
         gone = self._sequences_of(request_id)

@@ -34,6 +34,7 @@ class Checkpoint(Protocol):
     generation: dict[str, Any]  # sampling defaults, as generation_config.json; {} where there are none
     chat_template: str | None
     chat_templates: dict[str, str]  # further ones by name, such as "tool_use"
+    pooling: str | None  # "mean", "cls" or "last", where the model says how a text becomes one vector
     size_bytes: int  # of all tensors as stored
     parameters: int  # elements of all tensors
     quantization: str  # the type that holds most bytes, such as "Q4_1"

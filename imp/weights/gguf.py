@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from .gguf_file import GgufFile, StringArray, parse
-from .gguf_names import Keys, architecture, config_of, generation_of, halves_from_pairs, heads_key, hugging_face_name
+from .gguf_names import (
+    Keys,
+    architecture,
+    config_of,
+    generation_of,
+    halves_from_pairs,
+    heads_key,
+    hugging_face_name,
+    pooling_of,
+)
 from .mapped import TensorEntry, main_type, map_file
 from .weight import GgufVocabulary, Weight
 
@@ -35,6 +44,7 @@ class GgufCheckpoint:
         self.path = path
         self.config = config_of(keys, tensors)
         self.generation = generation_of(keys)
+        self.pooling = pooling_of(keys)
         self.chat_template = keys.text(TEMPLATE)
         self.chat_templates = named_templates(keys)
         self.size_bytes = sum(entry.size for entry in tensors.values())

@@ -363,3 +363,9 @@ def generation_of(keys: Keys) -> dict[str, Any]:
     if len(ends) > 1:
         generation["eos_token_id"] = list(ends)
     return generation
+
+
+def pooling_of(keys: Keys) -> str | None:
+    """ARCH.pooling_type under sentence-transformers' names; llama.cpp numbers none 0, and a classifier's head 4."""
+    number = keys.integer(".pooling_type", high=4, low=0)
+    return {1: "mean", 2: "cls", 3: "last"}.get(number or 0)

@@ -8,7 +8,7 @@ because its NumPy interface copies and has no bfloat16. Pickled weights are neve
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class SafetensorsCheckpoint:
         self._tensors = read_all(path)
         self.config = read_json(path / "config.json", required=True)
         self.generation = read_json(path / "generation_config.json")
+        self.pooling = pooling_of(read_json(path / "1_Pooling" / "config.json"))
         self._tokenizer = read_tokenizer(path)
         self.chat_template, self.chat_templates = read_templates(path, self._tokenizer.config)
         self.size_bytes = sum(entry.size for entry in self._tensors.values())
@@ -256,3 +257,10 @@ def text_file(path: Path) -> str:
         return read_file(path, MAX_JSON).decode()
     except UnicodeDecodeError as error:
         raise InvalidModel(f"{path.name}: the file is not UTF-8") from error
+
+
+def pooling_of(config: Mapping[str, Any]) -> str | None:
+    """What sentence-transformers' pooling module is set to, under its names without their prefix."""
+    modes = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
+    chosen = [name for key, name in modes.items() if config.get(key) is True]
+    return chosen[0] if len(chosen) == 1 else None

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from tokenizers import AddedToken
 
-from imp.chat.prepare import ConstraintCompiler, ModelFacts
+from imp.chat.prepare import ConstraintCompiler, ModelFacts, Vectors
 from imp.chat.template import BUILTIN, ChatTemplate
 from imp.engine import Engine
 from imp.http.application import Application
@@ -28,7 +28,7 @@ from imp.obs.metrics import Metrics
 from imp.sched.blocks import BlockPool
 from imp.sched.scheduler import Scheduler
 from imp.text.decode import TextDecoder
-from imp.types import Batch, Row, RowResult, Sampling, TokenLogprob
+from imp.types import Batch, Pool, Request, Row, RowResult, Sampling, TokenLogprob
 
 EOS = 256
 
@@ -69,6 +69,15 @@ def logprob_of(token: int, position: int) -> float:
     return -0.01 - (token % 7) * 0.1 - (position % 5) * 0.001
 
 
+def vector_of(request: Request) -> tuple[float, ...]:
+    """What the scripted model makes of a prompt that is not continued: sums over it, or a liking for the letter y."""
+    prompt = request.prompt
+    if request.pool is Pool.SCORE:
+        likes = prompt.count(ord("y")) / 10
+        return tuple(-1.0 + likes if token in b"yY" else -1.5 for token in request.sampling.logprob_tokens)
+    return (float(len(prompt)), float(sum(prompt)), 0.5, -3.0)
+
+
 @dataclass
 class ScriptedRunner:
     """Says `script[i]` as the i-th token of every sequence, then the end token."""
@@ -100,7 +109,9 @@ class ScriptedRunner:
             result.prompt_logprobs = [
                 self._report(prompt[p], p, seq.request.sampling.prompt_logprobs) for p in following
             ]
-        if row.reaches_end:
+        if row.reaches_end and seq.request.pool is not None:
+            result.vector = vector_of(seq.request)
+        elif row.reaches_end:
             if seq.generated == self.fail_at:
                 raise RuntimeError("a secret: /etc/passwd")
             token = self.script[seq.generated] if seq.generated < len(self.script) else EOS
@@ -179,6 +190,7 @@ async def serving(
     template: str | None = BUILTIN["chatml"],
     shares_prompts: bool = True,
     max_input_tokens: int = 0,
+    vectors: Vectors | None = None,
     tokenizer_info: bool = False,
     dev_mode: bool = False,
     constraints: ConstraintCompiler | None = None,
@@ -197,6 +209,7 @@ async def serving(
         control_spellings=("<eos>",),
         dry_breakers=frozenset,
         max_input_tokens=max_input_tokens,
+        vectors=vectors or Vectors(4),
         shares_prompts=shares_prompts,
         constraints=constraints,
     )

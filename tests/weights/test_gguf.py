@@ -290,6 +290,12 @@ def test_sampling_defaults_and_templates_are_found(tmp_path):
     assert not any(key.startswith("llama.") for key in vocabulary.metadata)
 
 
+@pytest.mark.parametrize("number, name", [(None, None), (0, None), (1, "mean"), (2, "cls"), (3, "last"), (4, None)])
+def test_the_pooling_type_has_sentence_transformers_name(tmp_path, number, name):
+    keys = [] if number is None else [Key("llama.pooling_type", make.U32, number)]
+    assert opened(tmp_path, Gguf([*make.model_keys("llama"), *keys])).pooling == name
+
+
 def part(number: int, count: int, tensors: list[Tensor], total: int = 3) -> Gguf:
     keys = make.model_keys() if number == 0 else []
     keys += [Key("split.no", make.U16, number), Key("split.count", make.U16, count)]

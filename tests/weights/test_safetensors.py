@@ -311,6 +311,22 @@ def test_config_generation_and_tokenizer_are_handed_on(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "config, name",
+    [
+        ({}, None),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
+        ({"pooling_mode_cls_token": True}, "cls"),
+        ({"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False}, "last"),
+    ],
+)
+def test_the_pooling_module_is_read(tmp_path, config, name):
+    made = directory(tmp_path, packed({"a": line()}, b"\0" * 8))
+    (made / "1_Pooling").mkdir()
+    (made / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    assert open_checkpoint(made).pooling == name
+
+
 def test_a_bare_directory_has_empty_defaults(tmp_path):
     checkpoint = open_checkpoint(directory(tmp_path, packed(SOUND, bytes(8))))
     assert checkpoint.generation == {} and checkpoint.chat_template is None and checkpoint.chat_templates == {}

@@ -36,7 +36,7 @@ class Choice:
 
     @property
     def finish_reason(self) -> str | None:
-        if self.finished is None:
+        if self.finished is None or self.finished.vector is not None:
             return None
         return "length" if self.finished.reason is Reason.LENGTH else "stop"
 
