@@ -29,3 +29,7 @@ class ConstraintError(Exception):
     def message(self) -> str:
         text = f"{self.where}: {self.reason}" if self.where else self.reason
         return f"{text}; {self.advice}" if self.advice else text
+
+
+def too_large(what: str) -> ConstraintError:
+    return ConstraintError(Code.TOO_LARGE, "", f"too large: {what}")

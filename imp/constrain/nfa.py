@@ -87,6 +87,14 @@ class Nfa:
         self.nodes[test].a = body(self._new(Node(Kind.INC, a=test)))
         return test
 
+    def test(self, low: int, high: int, body: int, after: int) -> int:
+        """On to `body` while the frame's counter is below `high` (UNBOUNDED: always), to `after` once it is `low`."""
+        return self._new(Node(Kind.TEST, a=body, b=after, low=low, high=high))
+
+    def inc(self, test: int) -> int:
+        """Count one, then on to the TEST. Where that has no upper limit, the counter stops at its lower one."""
+        return self._new(Node(Kind.INC, a=test))
+
     def lazy(self, lower: Callable[[], int]) -> int:
         """A node whose continuation `lower()` builds when it is first reached. What can be refused, refuse before."""
         node = self._new(Node(Kind.LAZY))
