@@ -133,7 +133,7 @@
                   drainSeconds = 7;
                   model = "/srv/100% \"big\".gguf";
                   settings.kv_cache.max_blocks = 32;
-                  settings.server.cors_origin = "";
+                  settings.server.cors_origins = "";
                 }).config
               )
               environment
@@ -148,8 +148,8 @@
           assert builtins.elem 9000 networking.firewall.allowedTCPPorts;
           assert closed == [ ];
           assert holds conf "[kv_cache]\nmax_blocks = 32\n";
-          assert holds conf "drain_ms = 7000\n";
-          assert holds conf "cors_origin = \"\"\n";
+          assert holds conf "model_swap_drain_ms = 7000\n";
+          assert holds conf "cors_origins = \"\"\n";
           assert holds unit "\"--port\" \"9000\"";
           assert holds unit ''"--model" "/srv/100%% \"big\".gguf"'';
           assert holds unit "TimeoutStopSec=22";

@@ -16,9 +16,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except settings.SettingsError as error:
         print(f"imp-server: error: {error}", file=sys.stderr)
         return error.exit_code
-    from imp.app import run  # after --help and errors, which need no second of imports
+    # after --help and errors, which need no second of imports
+    if chosen.action is not settings.Action.SERVE:
+        from imp import check
 
-    return run(chosen)
+        return check.run(chosen)
+    from imp import app
+
+    return app.run(chosen)
 
 
 if __name__ == "__main__":

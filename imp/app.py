@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from imp import __version__, bundle, models, readings
+from imp import __version__, bundle, keys, models, readings
 from imp.bundle import Bundle
 from imp.engine import Engine
 from imp.http.application import Application
 from imp.http.gate import Gate, GateSettings
 from imp.http.notify import Notifier, inherited_sockets
+from imp.http.protocol import HttpLimits, KiB
 from imp.http.router import Router
 from imp.http.routes.table import routes
 from imp.http.server import Server, ServerSettings
@@ -63,6 +64,26 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def choose_model(settings: Settings) -> Path | None:
+    """The model to load: the one named, the only one of the models dir, or the default one; None where none is chosen.
+
+    May take minutes where the default model has to be fetched. Raises ModelError.
+    """
+    own, paths = settings.model, settings.paths
+    if own.model is not None:
+        return models.find_model(own.model, own.models_dir)
+    if own.models_dir is not None:
+        known = models.list_models(own.models_dir)
+        if len(known) == 1:
+            return next(iter(known.values()))
+        names = ", ".join(sorted(known)) or "none"
+        say(f"imp-server: no model is loaded; name one with --model (in {own.models_dir}: {names})")
+        return None
+    if paths.default_model is not None:
+        return models.find_model(str(paths.default_model), None)
+    return models.default_model(paths.model_cache, models.progress_printer(sys.stderr))
+
+
 def run(settings: Settings) -> int:
     """Serve until a signal; returns the exit code."""
     logs.setup(settings.diagnostics.log_level)
@@ -98,12 +119,9 @@ class App:
             dev_mode=settings.server.dev_mode,
             script_log=self._script_log if settings.model.script else None,
         )
-        http = ServerSettings(
-            read_timeout_s=settings.server.read_timeout_s,
-            write_timeout_s=settings.server.write_timeout_s,
-            keep_alive_max=settings.server.keep_alive_max,
-        )
-        self.server = Server(Application(Router(table), self.gate, self.services.observe), http)
+        application = Application(Router(table), self.gate, self.services.observe)
+        self.server = Server(application, self._http_settings())
+        self.on_reload: list[Callable[[], None]] = [self._reload_keys]
         self.bundle: Bundle | None = None
         self.engine: Engine | None = None
         self.stopping = asyncio.Event()
@@ -116,9 +134,10 @@ class App:
             pool=ThreadPoolExecutor(PREPARE_THREADS, "prepare"),
             prepare_threads=PREPARE_THREADS,
             metrics=self.metrics,
-            lenient_names=own.model.names == "lenient",
+            lenient_names=own.server.model_names == "lenient",
             max_batch_items=own.generation.max_batch_items,
             max_concurrent=own.server.max_concurrent,
+            max_queued_tokens=own.server.max_queued_tokens,
             request_timeout_s=own.server.request_timeout_s,
             ping_s=own.server.sse_ping_seconds,
             other_models=lambda: sorted(models.list_models(own.model.models_dir)),
@@ -127,15 +146,40 @@ class App:
     def _gate_settings(self) -> GateSettings:
         own = self.settings.server
         try:
-            return GateSettings(
-                api_keys=own.api_keys,
-                rate_limit_per_min=own.rate_limit,
-                max_concurrent=own.max_concurrent,
-                cors_origins=tuple(own.cors_origin.split()),
-                trusted_proxies=own.trusted_proxies,
-            )
-        except ValueError as error:
-            raise StartError(str(error), 1) from None
+            api_keys = keys.read(own.api_keys, log.warning)
+        except keys.KeysError as error:
+            raise StartError(str(error), 4 if error.missing else 1) from None
+        if not api_keys and "server.api_keys" in self.settings.origins:
+            raise StartError("server.api_keys is given, but holds no key", 1)
+        return GateSettings(
+            api_keys=api_keys,
+            rate_limit_per_min=own.rate_limit,
+            token_limit_per_min=own.token_rate_limit,
+            ip_rate_limit_per_min=own.ip_rate_limit,
+            ip_token_limit_per_min=own.ip_token_rate_limit,
+            max_concurrent=own.max_concurrent,
+            cors_origins=own.cors_origins,
+            cors_credentials=own.cors_credentials,
+            cors_headers=own.cors_headers,
+            cors_max_age_s=own.cors_max_age_s,
+            trusted_proxies=own.trusted_proxies,
+            allowed_hosts=own.allowed_hosts,
+        )
+
+    def _http_settings(self) -> ServerSettings:
+        own = self.settings.server
+        return ServerSettings(
+            read_timeout_s=own.read_timeout_s,
+            write_timeout_s=own.write_timeout_s,
+            keep_alive_max=own.keep_alive_max,
+            max_connections=own.max_connections,
+            limits=HttpLimits(
+                request_line_bytes=own.max_request_line_kib * KiB,
+                head_bytes=own.max_head_kib * KiB,
+                header_count=own.max_headers,
+                body_bytes=own.max_body_kib * KiB,
+            ),
+        )
 
     # -- life ---------------------------------------------------------------------------------------
 
@@ -165,11 +209,31 @@ class App:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
 
     def _signalled(self, number: int) -> None:
         if self.stopping.is_set():  # the second one: at once
             os._exit(128 + number)
         self.stopping.set()
+
+    def reload(self) -> None:
+        """SIGHUP: read again what may change while we serve. One that fails keeps nobody from the others."""
+        for each in self.on_reload:
+            try:
+                each()
+            except Exception:
+                log.exception("a part of the reload failed")
+
+    def _reload_keys(self) -> None:
+        given = self.settings.server.api_keys
+        try:
+            found = keys.read(given, log.warning)
+        except keys.KeysError as error:
+            log.error("the API keys stay as they are: %s", error)
+            return
+        self.gate.use_keys(found)
+        if given:
+            log.info("%d API keys are valid now", len(found))
 
     async def _listen(self) -> None:
         own, paths = self.settings.server, self.settings.paths
@@ -202,7 +266,7 @@ class App:
             if own.model is not None:
                 raise ScriptError("--script and --model exclude each other")
             return load_script(own.script, self.settings)
-        path = self._find_model()
+        path = choose_model(self.settings)
         return None if path is None else bundle.load(path, self.settings, progress)
 
     def _progress(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
@@ -214,24 +278,10 @@ class App:
 
         return progress
 
-    def _find_model(self) -> Path | None:
-        own, paths = self.settings.model, self.settings.paths
-        if own.model is not None:
-            return models.find_model(own.model, own.models_dir)
-        if own.models_dir is not None:
-            known = models.list_models(own.models_dir)
-            if len(known) == 1:
-                return next(iter(known.values()))
-            names = ", ".join(sorted(known)) or "none"
-            say(f"imp-server: no model is loaded; name one with --model (in {own.models_dir}: {names})")
-            return None
-        if paths.default_model is not None:
-            return models.find_model(str(paths.default_model), None)
-        return models.default_model(paths.model_cache, models.progress_printer(sys.stderr))
-
     def _start(self, loaded: Bundle) -> None:
         self.bundle = loaded
-        self.engine = Engine(loaded.scheduler, loaded.runner, asyncio.get_running_loop())
+        timeout_s = self.settings.server.queue_timeout_s
+        self.engine = Engine(loaded.scheduler, loaded.runner, asyncio.get_running_loop(), timeout_s)
         self.loads += 1
         readings.connect(self.metrics, self.engine, loaded.memory, loaded.card.name)
         self.services.loaded, self.services.engine = loaded, self.engine
@@ -242,7 +292,7 @@ class App:
         self.notifier.stopping()
         self.services.state = State.DRAINING
         self.gate.draining = True
-        limit_s = self.settings.server.drain_ms / 1000
+        limit_s = self.settings.server.model_swap_drain_ms / 1000
         if busy := self.server.busy:
             say(f"imp-server: finishing {busy} requests, at most {limit_s:g} s more; a second signal ends at once")
         if not await self.server.drain(limit_s) and self.engine is not None:

@@ -87,7 +87,7 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
     progress(f"reading {path.name}")
     checkpoint = open_checkpoint(path)
     tokenizer = _tokenizer(checkpoint)
-    wanted = settings.model.max_len
+    wanted = settings.runtime.max_seq_len
     model = arch.build(checkpoint, wanted)
     context = min(wanted or model.context, model.context) if wanted else model.context
     backend = new_backend(settings, progress)
@@ -95,7 +95,7 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
         checkpoint.size_bytes,
         backend.kv_block_bytes(model, BLOCK_SIZE),
         context=context,
-        rows=settings.runtime.max_batch,
+        rows=settings.runtime.max_batch_size,
         blocks=settings.kv_cache.max_blocks,
         free_bytes=available_bytes(),
     )
@@ -143,6 +143,7 @@ def scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits, sett
         new_decoder=new_decoder,
         eos_ids=tokenizer.eos_ids,
         jump_ahead=settings.constrained.jump_ahead,
+        prompt_cap=settings.runtime.prefill_chunk_decode_cap,
     )
 
 
@@ -181,7 +182,7 @@ def facts(
         max_input_tokens=own.max_input_tokens,
         max_n=own.max_n,
         max_logit_bias=own.max_logit_bias,
-        shares_prompts=settings.kv_cache.prefix_cache,
+        shares_prompts=settings.server.prefix_cache,
     )
 
 

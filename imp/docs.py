@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from imp import settings
+from imp import absent, settings
 from imp.http.dialects import anthropic, embeddings, openai_chat, openai_completions, rerank
 from imp.http.fields import markdown
 from imp.http.routes import tokens
@@ -20,6 +20,13 @@ error.
 
 The environment also gives `IMP_MODEL` (the model when `--model` is absent), `IMP_CACHE_DIR` (compiled kernels, models),
 `IMP_MODEL_CACHE` (models alone) and, from systemd, `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `LISTEN_FDS`.
+
+"""
+ABSENT = """
+## Refused
+
+These belong to features this build does not have. Asking for one ends the start with exit code 6 (a value in the last
+column asks for what is the case anyway).
 
 """
 FIELDS = """# Request fields
@@ -56,7 +63,31 @@ format 0.0.4; it reads counters and the engine's last snapshot, so it never wait
 
 
 def settings_page() -> str:
-    return SETTINGS + settings.table()
+    return SETTINGS + settings_table() + ABSENT + absent_table()
+
+
+def settings_table() -> str:
+    """Every setting, as Markdown."""
+    lines = ["| key | flag | default | meaning |", "| --- | --- | --- | --- |"]
+    for key, f in settings.known().items():
+        default = ""
+        if f.default not in (None, ()):
+            default = str(f.default).lower() if isinstance(f.default, bool) else str(f.default)
+            default = " ".join(f.default) if isinstance(f.default, tuple) else default
+        help = f.metadata["help"].replace("|", "\\|")
+        choices = f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
+        flag = f"`{f.metadata['flag']}`" if f.metadata["flag"] else ""
+        lines.append(f"| `{key}` | {flag} | {default} | {help}{choices} |")
+    return "\n".join(lines) + "\n"
+
+
+def absent_table() -> str:
+    """What is refused at the start, as Markdown."""
+    lines = ["| flag or key | what is missing | values that are let through |", "| --- | --- | --- |"]
+    for each in (*absent.FLAGS, *absent.KEYS):
+        harmless = ", ".join(f"`{str(value).lower()}`" for value in each.harmless)
+        lines.append(f"| `{each.name}` | {each.feature} | {harmless} |")
+    return "\n".join(lines) + "\n"
 
 
 def fields_page() -> str:

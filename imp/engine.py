@@ -26,6 +26,7 @@ log = logging.getLogger("imp.engine")
 FAULT_AFTER = 3  # failed steps in a row
 STEP_FAILED = "the engine failed while it computed this request"
 FAULTED = "the engine is faulted: its last steps failed"
+WAITED = "the request waited too long for its turn"
 STOPPING = "the server is shutting down"
 
 T = TypeVar("T")
@@ -116,15 +117,21 @@ class Engine:
     stats: the scheduler's last snapshot.   faulted: several steps failed in a row.   Both may be read anywhere.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, loop: asyncio.AbstractEventLoop, queue_timeout_s: float = 0.0
+    ) -> None:
+        """queue_timeout_s: how long a request may wait for its first step; 0: no limit."""
         self._scheduler = scheduler
         self._runner = runner
         self._loop = loop
+        self._queue_timeout_s = queue_timeout_s
         self._mail: SimpleQueue[Callable[[], object] | None] = SimpleQueue()  # None: stop
         # the loop's
         self._streams: dict[str, Generation] = {}  # by request id
         self._left: dict[str, Generation] = {}  # the same of those whose reader has left, until they have ended
         self._calls: set[asyncio.Future[object]] = set()
+        self._waiting: dict[str, int] = {}  # request id -> prompt tokens, until its first step is known here
+        self.queued_tokens = 0  # the sum of these
         self._streams_done = asyncio.Event()
         self._streams_done.set()
         self._refusal: tuple[str, str] | None = None  # code and message for whoever comes now
@@ -149,7 +156,10 @@ class Engine:
         return self._last_step
 
     def open(self, requests: Sequence[Request]) -> Generation:
-        """Send requests to the scheduler. Their ids must be new, or ValueError is raised."""
+        """Send requests to the scheduler. Their ids must be new, or ValueError is raised.
+
+        One that has not had its first step after `queue_timeout_s` fails with `queue_timeout`.
+        """
         ids = {request.id for request in requests}
         if len(ids) < len(requests) or not (ids.isdisjoint(self._streams) and ids.isdisjoint(self._left)):
             raise ValueError("a request id is in use")
@@ -159,9 +169,13 @@ class Engine:
             for request_id in ids:
                 generation._put(Failed(request_id, code, message))
             return generation
-        for request_id in ids:
-            self._streams[request_id] = generation
+        for request in requests:
+            self._streams[request.id] = generation
+            self._waiting[request.id] = len(request.prompt)
+            self.queued_tokens += len(request.prompt)
         self._streams_done.clear()
+        if self._queue_timeout_s:
+            self._loop.call_later(self._queue_timeout_s, self._expire, generation, tuple(ids))
         letter = tuple(requests)
         self._mail.put(lambda: self._submit(letter))
         return generation
@@ -236,14 +250,26 @@ class Engine:
         if request_ids and not self._stopped:
             self._mail.put(partial(self._abort, request_ids))
 
+    def _expire(self, generation: Generation, request_ids: tuple[str, ...]) -> None:
+        """End those of a generation's requests that still wait for their first step."""
+        late = [each for each in request_ids if each in self._waiting and self._streams.get(each) is generation]
+        if late and not self._stopped:
+            self._mail.put(partial(self._give_up, late))
+
+    def _no_longer_waits(self, request_id: str) -> None:
+        self.queued_tokens -= self._waiting.pop(request_id, 0)
+
     def _forget(self, request_id: str) -> None:
+        self._no_longer_waits(request_id)
         self._streams.pop(request_id, None)
         if not self._streams:
             self._streams_done.set()
 
     def _deliver(self, events: list[Event]) -> None:
-        streams, left = self._streams, self._left
+        streams, left, waiting = self._streams, self._left, self._waiting
         for event in events:
+            if event.request in waiting:
+                self._no_longer_waits(event.request)
             stream = streams.get(event.request)
             if stream is None:
                 stream = left[event.request]
@@ -338,6 +364,10 @@ class Engine:
                 live.append(request_id)
                 self._outbox += events
         return live
+
+    def _give_up(self, request_ids: Sequence[str]) -> None:
+        for request_id in request_ids:
+            self._outbox += self._scheduler.give_up(request_id, "queue_timeout", WAITED)
 
     def _clear_fault(self) -> None:
         self._failures = 0

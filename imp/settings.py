@@ -1,6 +1,6 @@
 """Every setting, once: its section, flag, default, bounds and meaning. The only reader of argv, environment and config.
 
-A setting is a dataclass field made by `_setting`. From the fields come the command line (`--help`, by section), the
+A setting is a dataclass field made by `setting`. From the fields come the command line (`--help`, by section), the
 config file's sections and keys, `--set section.key=value`, and the table in docs/SETTINGS.md.
 Later sources win: defaults, config file, IMP_SET, --set, flags.
 """
@@ -9,73 +9,63 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
+import ipaddress
 import os
+import re
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from . import __version__
+from . import __version__, absent
+from .sources import Parser, SettingsError, add_flag, assignments, convert, read_config, refuse_absent, setting
 
 
-class SettingsError(Exception):
-    """A flag, variable or config file that cannot be used: one sentence. Exit code 1 (4 for a missing file)."""
-
-    def __init__(self, message: str, exit_code: int = 1):
-        super().__init__(message)
-        self.exit_code = exit_code
+def _networks(addresses: tuple[str, ...]) -> None:
+    for address in addresses:
+        ipaddress.ip_network(address, strict=False)  # ValueError names what is wrong
 
 
-def _setting(
-    default: Any,
-    help: str,
-    *,
-    flag: str | None = None,
-    metavar: str | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    choices: Sequence[str] | None = None,
-) -> Any:
-    meta = {"help": help, "flag": flag, "metavar": metavar, "low": low, "high": high, "choices": choices}
-    return field(default=default, metadata=meta)
+def _no_empty(texts: tuple[str, ...]) -> None:
+    if "" in texts:
+        raise ValueError("an empty text is not one")
+
+
+def _backend(device: str) -> None:
+    if re.fullmatch(r"cuda(:[0-9]+)?", device):
+        raise SettingsError(f"--device {device} is not possible: this server has no CUDA backend", exit_code=6)
+    if device not in ("auto", "cpu", "reference"):
+        raise ValueError("it must be one of auto, cpu, reference, cuda[:N]")
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """What is served."""
 
-    model: str | None = _setting(
+    model: str | None = setting(
         None, "a .gguf file, a safetensors directory, or a name in the models dir", flag="--model", metavar="PATH|NAME"
     )
-    script: Path | None = _setting(
+    script: Path | None = setting(
         None,
         "serve the replies written in a JSON file instead of a model (docs/SCRIPT.md)",
         flag="--script",
         metavar="FILE",
     )
-    models_dir: Path | None = _setting(None, "folder of models that can be named", flag="--models-dir", metavar="DIR")
-    served_name: str | None = _setting(
+    models_dir: Path | None = setting(None, "folder of models that can be named", flag="--models-dir", metavar="DIR")
+    served_name: str | None = setting(
         None, "name clients use for the model; default: its file name", flag="--served-model-name", metavar="NAME"
     )
-    chat_template: str = _setting(
+    chat_template: str = setting(
         "auto",
         "auto (the model's own), none, chatml, llama2, llama3, nemotron, gemma, or a Jinja file",
         flag="--chat-template",
         metavar="NAME|FILE",
     )
-    max_len: int = _setting(
-        0,
-        "context length in tokens; 0: the model's own, as far as memory allows",
-        flag="--max-model-len",
-        metavar="N",
-        low=0,
-    )
-    device: str = _setting("auto", "where the model runs", flag="--device", choices=("auto", "cpu", "reference"))
-    names: str = _setting(
-        "strict", "strict: an unknown model name is a 404; lenient: any name is served", choices=("strict", "lenient")
+    device: str = setting(
+        "auto", "where the model runs: auto, cpu, reference", flag="--device", metavar="NAME", check=_backend
     )
 
 
@@ -83,55 +73,116 @@ class Model:
 class Server:
     """How clients reach it, and what protects it."""
 
-    host: str = _setting("127.0.0.1", "address to listen on", flag="--host")
-    port: int = _setting(8080, "port to listen on; 0: any free one", flag="--port", low=0, high=65535)
-    api_keys: tuple[str, ...] = _setting(
-        (), "require this key; may be given several times", flag="--api-key", metavar="KEY"
+    host: str = setting("127.0.0.1", "address to listen on", flag="--host")
+    port: int = setting(8080, "port to listen on; 0: any free one", flag="--port", low=0, high=65535)
+    api_keys: tuple[str, ...] = setting(
+        (),
+        "require this key; @FILE or a path: a file of keys, one a line, # begins a comment; may be given several times",
+        flag="--api-key",
+        metavar="KEY|@FILE",
+        check=_no_empty,
+        secret=True,
     )
-    rate_limit: int = _setting(
+    rate_limit: int = setting(
         0, "requests per minute and key (or address); 0: no limit", flag="--rate-limit", metavar="N", low=0
     )
-    metrics_require_auth: bool = _setting(False, "/metrics needs an API key too", flag="--metrics-require-auth")
-    trusted_proxies: tuple[str, ...] = _setting(
-        (), "believe X-Forwarded-For from this address or network", flag="--trusted-proxy", metavar="ADDR"
+    token_rate_limit: int = setting(
+        0, "tokens per minute and key (or address); 0: no limit", flag="--token-rate-limit", metavar="N", low=0
     )
-    max_concurrent: int = _setting(
-        64, "generating requests at once; more get a 429", flag="--max-concurrent", metavar="N", low=1
+    ip_rate_limit: int = setting(
+        0,
+        "requests per minute from one address, whatever its key, wrong ones too; 0: no limit",
+        flag="--ip-rate-limit",
+        metavar="N",
+        low=0,
     )
-    request_timeout_s: float = _setting(
-        300.0, "a request may take so long; then it ends with what it has", flag="--request-timeout", metavar="S", low=0
+    ip_token_rate_limit: int = setting(0, "tokens per minute for one address, whatever its key; 0: no limit", low=0)
+    metrics_require_auth: bool = setting(False, "/metrics needs an API key too", flag="--metrics-require-auth")
+    trusted_proxies: tuple[str, ...] = setting(
+        (),
+        "believe X-Forwarded-For and Forwarded from this address or network",
+        flag="--trusted-proxy",
+        metavar="ADDR",
+        check=_networks,
     )
-    read_timeout_s: float = _setting(
+    allowed_hosts: tuple[str, ...] = setting(
+        (), "host names requests may be addressed to, *.NAME for all below; loopback always may; empty: any"
+    )
+    max_concurrent: int = setting(
+        64,
+        "generating requests at once, waiting ones included; more get a 429",
+        flag="--max-concurrent",
+        metavar="N",
+        low=1,
+    )
+    max_queued_tokens: int = setting(
+        0,
+        "prompt tokens of waiting requests; one that would be too many gets a 429; 0: no limit",
+        flag="--max-queued-tokens",
+        metavar="N",
+        low=0,
+    )
+    queue_timeout_s: float = setting(
+        0.0,
+        "a request that waits so long for its first step gets a 503; 0: no limit",
+        flag="--queue-timeout",
+        metavar="S",
+        low=0,
+    )
+    request_timeout_s: float = setting(
+        300.0,
+        "a request that takes so long ends with an error; 0: no limit",
+        flag="--request-timeout",
+        metavar="S",
+        low=0,
+    )
+    read_timeout_s: float = setting(
         60.0, "a client may take so long to send a request", flag="--http-read-timeout", metavar="S", low=0.001
     )
-    write_timeout_s: float = _setting(
+    write_timeout_s: float = setting(
         600.0,
         "a client may leave written bytes unread for so long",
         flag="--http-write-timeout",
         metavar="S",
         low=0.001,
     )
-    keep_alive_max: int = _setting(100, "requests on one connection", flag="--http-keep-alive-max", metavar="N", low=1)
-    drain_ms: int = _setting(60000, "SIGTERM waits so long for running requests", low=0)
-    sse_ping_seconds: float = _setting(15.0, "a silent stream sends a comment this often; 0: never", low=0)
-    tokenizer_info: bool = _setting(False, "serve GET /tokenizer_info", flag="--enable-tokenizer-info-endpoint")
-    dev_mode: bool = _setting(False, "serve POST /abort_requests", flag="--enable-server-dev-mode")
-    cors_origin: str = _setting("*", "Access-Control-Allow-Origin; empty: no CORS headers")
+    keep_alive_max: int = setting(
+        100, "requests on one connection; 0: no limit", flag="--http-keep-alive-max", metavar="N", low=0
+    )
+    max_connections: int = setting(0, "open connections; more get a 503; 0: no limit", low=0)
+    max_body_kib: int = setting(100 * 1024, "a request body may be so long; 413 past it", low=1)
+    max_head_kib: int = setting(
+        64, "request line and header fields may be so long together; 431 past it", low=1, high=1024
+    )
+    max_request_line_kib: int = setting(16, "a request line may be so long; 414 past it", low=1, high=1024)
+    max_headers: int = setting(256, "header fields of a request; 431 past it", low=1, high=10000)
+    model_names: str = setting(
+        "strict", "strict: an unknown model name is a 404; lenient: any name is served", choices=("strict", "lenient")
+    )
+    prefix_cache: bool = setting(True, "reuse the computed start of earlier prompts")
+    model_swap_drain_ms: int = setting(60000, "SIGTERM waits so long for running requests", low=0)
+    sse_ping_seconds: float = setting(15.0, "a silent stream sends a comment this often; 0: never", low=0)
+    tokenizer_info: bool = setting(False, "serve GET /tokenizer_info", flag="--enable-tokenizer-info-endpoint")
+    dev_mode: bool = setting(False, "serve POST /abort_requests", flag="--enable-server-dev-mode")
+    cors_origins: tuple[str, ...] = setting(("*",), "web pages of these origins may read answers; empty: none")
+    cors_credentials: bool = setting(True, "pages of named origins (not *) may send cookies and keep them")
+    cors_headers: tuple[str, ...] = setting((), "request fields those pages may send; empty: any they ask for")
+    cors_max_age_s: int = setting(600, "browsers may remember the answer to a preflight so long", low=0, high=86400)
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
     """What one request may ask for."""
 
-    max_tokens: int = _setting(
+    max_tokens: int = setting(
         8192, "tokens generated where a request does not say", flag="--max-tokens", metavar="N", low=1
     )
-    max_n: int = _setting(8, "largest n", flag="--max-n", metavar="N", low=1)
-    max_logit_bias: int = _setting(1024, "entries of logit_bias", flag="--max-logit-bias", metavar="N", low=0)
-    max_input_tokens: int = _setting(
+    max_n: int = setting(8, "largest n", flag="--max-n", metavar="N", low=1)
+    max_logit_bias: int = setting(1024, "entries of logit_bias", flag="--max-logit-bias", metavar="N", low=0)
+    max_input_tokens: int = setting(
         0, "longest prompt; 0: what the context holds", flag="--max-input-tokens", metavar="N", low=0
     )
-    max_batch_items: int = _setting(
+    max_batch_items: int = setting(
         512, "prompts in one completions request", flag="--max-batch-items", metavar="N", low=1
     )
 
@@ -140,37 +191,46 @@ class Generation:
 class Runtime:
     """How the model runs."""
 
-    max_batch: int = _setting(0, "sequences per step; 0: chosen from memory", flag="--max-batch", metavar="N", low=0)
-    prefill_chunk_size: int = _setting(512, "prompt tokens per step", flag="--prefill-chunk-size", metavar="N", low=16)
-    threads: int = _setting(0, "compute threads; 0: one per core", low=0, high=256)
+    max_batch_size: int = setting(
+        0, "sequences per step; 0: chosen from memory", flag="--max-batch", metavar="N", low=0
+    )
+    max_seq_len: int = setting(
+        0,
+        "context length in tokens; 0: the model's own, as far as memory allows",
+        flag="--max-model-len",
+        metavar="N",
+        low=0,
+    )
+    prefill_chunk_size: int = setting(512, "prompt tokens per step", flag="--prefill-chunk-size", metavar="N", low=16)
+    prefill_chunk_decode_cap: int = setting(1024, "prompt tokens per step while others are being answered", low=16)
+    threads: int = setting(0, "compute threads; 0: one per core", low=0, high=256)
 
 
 @dataclass(frozen=True, slots=True)
 class KvCache:
     """Where attention keeps keys and values."""
 
-    max_blocks: int = _setting(0, "blocks of 16 tokens; 0: chosen from memory", low=0)
-    prefix_cache: bool = _setting(True, "reuse the computed start of earlier prompts")
+    max_blocks: int = setting(0, "blocks of 16 tokens; 0: chosen from memory", low=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Constrained:
     """Output that must match a schema, a regex or a grammar."""
 
-    jump_ahead: bool = _setting(True, "tokens without an alternative are computed together, in one step")
-    whitespace: str = _setting(
+    jump_ahead: bool = setting(True, "tokens without an alternative are computed together, in one step")
+    whitespace: str = setting(
         "flexible",
         "JSON whitespace where a request does not say; flexible: none, a space, or a line break with up to 40 spaces",
         choices=("compact", "flexible"),
     )
-    cache_mb: int = _setting(256, "compiled constraints kept for later requests, in MiB", low=1)
+    cache_mb: int = setting(256, "compiled constraints kept for later requests, in MiB", low=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
     """What is told about the running server."""
 
-    log_level: str = _setting("info", "what is logged to stderr", choices=("debug", "info", "warning", "error"))
+    log_level: str = setting("info", "what is logged to stderr", choices=("debug", "info", "warning", "error"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +245,14 @@ class Paths:
     listen_fds: int  # LISTEN_FDS (systemd), if LISTEN_PID is us
 
 
+class Action(Enum):
+    """What the process is for."""
+
+    SERVE = "serve"
+    CHECK = "check"  # load the model, examine it, say so, end
+    CHECK_CONFIG = "check-config"  # print the settings, end
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     paths: Paths
@@ -195,6 +263,9 @@ class Settings:
     kv_cache: KvCache = field(default_factory=KvCache)
     constrained: Constrained = field(default_factory=Constrained)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    action: Action = Action.SERVE
+    as_json: bool = False  # how a check tells what it found
+    origins: Mapping[str, str] = MappingProxyType({})  # section.key -> which source said it; not there: the default
 
 
 SECTIONS: dict[str, type] = {
@@ -208,97 +279,39 @@ SECTIONS: dict[str, type] = {
 }
 
 
-def _known() -> dict[str, dataclasses.Field]:
+def known() -> dict[str, dataclasses.Field]:
     """section.key -> its field."""
     return {f"{section}.{f.name}": f for section, owner in SECTIONS.items() for f in fields(owner)}
 
 
-# -- values ------------------------------------------------------------------------------------------------------------
+def load(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Settings:
+    """Settings from the command line, the environment and the config file. Raises SettingsError; --help exits."""
+    table, missing = known(), absent.KEYS
+    flags = _parser().read(argv)
+    _refuse_absent_flags(flags)
+    action, as_json = _action(flags)
+    chosen, sets = flags.pop("config", None), flags.pop("set", [])
+    sources: list[tuple[str, Mapping[str, Any]]] = []
+    if path := _config_file(chosen, env):
+        sources.append((str(path), read_config(path, table, missing, _warn)))
+    sources.append(("IMP_SET", assignments(env.get("IMP_SET", "").split(), "IMP_SET", table, missing)))
+    sources.append(("--set", assignments(sets, "--set", table, missing)))
+    sources += [(table[key].metadata["flag"], {key: value}) for key, value in flags.items()]
+    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    origins: dict[str, str] = {}
+    for source, values in sources:
+        for key, value in values.items():
+            section, name = key.split(".")
+            sections[section][name] = convert(
+                source if source.startswith("--") and key in flags else key, table[key], value
+            )
+            origins[key] = source
+    made = {section: SECTIONS[section](**given) for section, given in sections.items()}
+    return Settings(_paths(env), **made, action=action, as_json=as_json, origins=MappingProxyType(origins))
 
 
-def _convert(key: str, f: dataclasses.Field, value: Any) -> Any:
-    """A flag's or variable's string, or a TOML value, as the field's type; refused with what is allowed."""
-    kind = str(f.type).split(" |")[0]
-    try:
-        converted = _KINDS[kind](value)
-    except (ValueError, TypeError):
-        raise SettingsError(f"{key} must be {_NOUNS[kind]}, not {value!r}") from None
-    low, high, choices = (f.metadata[name] for name in ("low", "high", "choices"))
-    if choices and converted not in choices:
-        raise SettingsError(f"{key} must be one of {', '.join(choices)}, not {value!r}")
-    if (low is not None and converted < low) or (high is not None and converted > high):
-        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise SettingsError(f"{key} must be {bounds}, not {value!r}")
-    return converted
-
-
-def _integer(value: Any) -> int:
-    if isinstance(value, bool | float):
-        raise TypeError
-    return int(value)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool):
-        raise TypeError
-    number = float(value)
-    if number != number or number in (float("inf"), float("-inf")):
-        raise ValueError
-    return number
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _truth(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = _text(value).lower()
-    if word not in _TRUE + _FALSE:
-        raise ValueError
-    return word in _TRUE
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(_text(item) for item in value)
-
-
-_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-_KINDS: dict[str, Any] = {
-    "int": _integer,
-    "float": _number,
-    "bool": _truth,
-    "str": _text,
-    "Path": lambda value: Path(_text(value)).expanduser(),
-    "tuple[str, ...]": _texts,
-}
-_NOUNS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "text",
-    "Path": "a path",
-    "tuple[str, ...]": "text or a list of texts",
-}
-
-# -- sources -----------------------------------------------------------------------------------------------------------
-
-
-def _assignments(text: str, source: str) -> dict[str, str]:
-    """`section.key=value` words -> {section.key: value}; an unknown key is refused with the nearest known one."""
-    out = {}
-    for word in text.split():
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise SettingsError(f"{source}: {word!r} is not of the form section.key=value")
-        if key not in _known():
-            near = difflib.get_close_matches(key, _known(), 1)
-            raise SettingsError(f"{source}: unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-        out[key] = value
-    return out
+def _warn(line: str) -> None:
+    print(f"imp-server: warning: {line}", file=sys.stderr)
 
 
 def _config_file(argv_path: str | None, env: Mapping[str, str]) -> Path | None:
@@ -312,30 +325,8 @@ def _config_file(argv_path: str | None, env: Mapping[str, str]) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _read_config(path: Path, warn: Any) -> dict[str, Any]:
-    """Keys of a TOML file; unknown ones are warned about and left out, so that one file serves several versions."""
-    try:
-        tree = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"config file {path}: {error}") from None
-    out = {}
-    for section, values in tree.items():
-        for key, value in values.items() if isinstance(values, dict) else [("", values)]:
-            name = f"{section}.{key}" if key else section
-            if name in _known():
-                out[name] = value
-            else:
-                warn(f"config file {path}: unknown key {name!r} is ignored")
-    return out
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise SettingsError(message)
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="imp-server",
         description="Serve a language model over HTTP. Without --model: the only one of --models-dir, or the default.",
         allow_abbrev=False,
@@ -345,8 +336,8 @@ def _parser() -> _Parser:
     for section, owner in SECTIONS.items():
         group = parser.add_argument_group(section, owner.__doc__)
         for f in fields(owner):
-            if flag := f.metadata["flag"]:
-                _add_flag(group, flag, f"{section}.{f.name}", f)
+            if f.metadata["flag"]:
+                add_flag(group, f"{section}.{f.name}", f)
     group = parser.add_argument_group("configuration")
     group.add_argument(
         "--config", metavar="FILE", help="TOML file with the sections above (also: $IMP_CONFIG, ./imp.conf)"
@@ -354,19 +345,39 @@ def _parser() -> _Parser:
     group.add_argument(
         "--set", metavar="SECTION.KEY=VALUE", action="append", help="set any key of docs/SETTINGS.md; also $IMP_SET"
     )
+    group = parser.add_argument_group("instead of serving")
+    group.add_argument(
+        "--check",
+        nargs="?",
+        const="text",
+        choices=("text", "json"),
+        help="load the model, examine tokenizer, template and memory, and end",
+    )
+    group.add_argument(
+        "--check-config", action="store_true", help="print the settings and where each came from, and end"
+    )
+    group.add_argument("--json", action="store_true", help="with --check or --check-config: print JSON")
+    for each in absent.FLAGS:
+        switch: dict[str, Any] = {"action": "store_const", "const": "on"} if each.name in absent.SWITCHES else {}
+        parser.add_argument(each.name, dest=each.name, help=argparse.SUPPRESS, **switch)
     return parser
 
 
-def _add_flag(group: Any, flag: str, key: str, f: dataclasses.Field) -> None:
-    shown = "" if f.default in (None, (), False) else f" (default {f.default})"
-    options: dict[str, Any] = {"dest": key, "help": f.metadata["help"] + shown}
-    if f.type == "bool":
-        options["action"] = "store_true"
-    elif f.type == "tuple[str, ...]":
-        options |= {"action": "append", "metavar": f.metadata["metavar"]}
-    else:
-        options |= {"metavar": f.metadata["metavar"] or ("|".join(f.metadata["choices"] or ()) or f.name.upper())}
-    group.add_argument(flag, **options)
+def _refuse_absent_flags(flags: dict[str, Any]) -> None:
+    for each in absent.FLAGS:
+        if each.name in flags:
+            refuse_absent(each.name, flags.pop(each.name), each)
+
+
+def _action(flags: dict[str, Any]) -> tuple[Action, bool]:
+    """What to do, and whether to tell it as JSON."""
+    checks, config, as_json = flags.pop("check", None), flags.pop("check_config", False), flags.pop("json", False)
+    if checks is not None and config:
+        raise SettingsError("--check and --check-config exclude each other")
+    if as_json and checks is None and not config:
+        raise SettingsError("--json goes with --check or --check-config")
+    action = Action.CHECK if checks is not None else Action.CHECK_CONFIG if config else Action.SERVE
+    return action, as_json or checks == "json"
 
 
 def _paths(env: Mapping[str, str]) -> Paths:
@@ -381,34 +392,3 @@ def _paths(env: Mapping[str, str]) -> Paths:
         watchdog_us=int(env.get("WATCHDOG_USEC") or 0),
         listen_fds=int(env.get("LISTEN_FDS") or 0) if ours else 0,
     )
-
-
-def load(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Settings:
-    """Settings from the command line, the environment and the config file. Raises SettingsError; --help exits."""
-    flags = vars(_parser().parse_args(argv))
-    chosen = flags.pop("config", None)
-    sets = " ".join(flags.pop("set", []))
-    values: dict[str, Any] = {}
-    if path := _config_file(chosen, env):
-        values |= _read_config(path, lambda line: print(f"imp-server: warning: {line}", file=sys.stderr))
-    values |= _assignments(env.get("IMP_SET", ""), "IMP_SET") | _assignments(sets, "--set") | flags
-    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    for key, value in values.items():
-        section, name = key.split(".")
-        f = _known()[key]
-        sections[section][name] = _convert(f.metadata["flag"] if key in flags else key, f, value)
-    return Settings(_paths(env), **{section: SECTIONS[section](**given) for section, given in sections.items()})
-
-
-def table() -> str:
-    """The settings as the Markdown of docs/SETTINGS.md."""
-    lines = ["| key | flag | default | meaning |", "| --- | --- | --- | --- |"]
-    for key, f in _known().items():
-        default = (
-            "" if f.default in (None, ()) else str(f.default).lower() if isinstance(f.default, bool) else str(f.default)
-        )
-        help = f.metadata["help"].replace("|", "\\|")
-        choices = f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
-        flag = f"`{f.metadata['flag']}`" if f.metadata["flag"] else ""
-        lines.append(f"| `{key}` | {flag} | {default} | {help}{choices} |")
-    return "\n".join(lines) + "\n"

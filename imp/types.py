@@ -200,7 +200,7 @@ class Failed:
     """The server could not go on with this request; every sequence of it is gone."""
 
     request: str
-    code: str  # engine_step_failed, engine_faulted, kv_pool_floored, context_length_exceeded, draining
+    code: str  # engine_step_failed, engine_faulted, kv_pool_floored, context_length_exceeded, draining, queue_timeout
     message: str  # safe to show: no paths, no traceback
     usage: Usage = Usage()  # of the sequences that had not finished; the prompt once, as their first one found it
     marks: Marks = Marks()  # the first schedule and token, and the last token, of those sequences

@@ -69,7 +69,7 @@ in
       type = types.attrsOf (types.attrsOf types.anything);
       default = { };
       example = {
-        runtime.max_batch = 8;
+        runtime.max_batch_size = 8;
       };
       description = "Sections and keys of /etc/imp/imp.conf (TOML).";
     };
@@ -91,7 +91,7 @@ in
         }
         (
           lib.recursiveUpdate {
-            server.drain_ms = cfg.drainSeconds * 1000;
+            server.model_swap_drain_ms = cfg.drainSeconds * 1000;
           } cfg.settings
         );
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from imp.http.errors import ApiError, Envelope, envelope, internal
 from imp.http.gate import Gate, request_id
 from imp.http.message import Full, HttpRequest, Response, error_response
+from imp.http.rates import tighter
 from imp.http.router import Access, Handler, Match, Router
 from imp.http.websocket import wants_upgrade
 from imp.obs import trace
@@ -76,6 +77,7 @@ class Application:
             match = self.router.find(request.method, request.path)
         except ApiError:
             # what exists is not told to those without a key
+            self.gate.charge_address(request.client_ip)
             self.gate.authorize(Access.KEY, request.headers, request.client_ip)
             raise
         try:
@@ -85,16 +87,20 @@ class Application:
             raise
 
     def _pass(self, request: HttpRequest, match: Match) -> dict[str, str]:
-        who = self.gate.authorize(match.route.access, request.headers, request.client_ip)
-        request.owner = self.gate.owner(request.headers)
+        gate, client_ip = self.gate, request.client_ip
         if wants_upgrade(request.headers):
-            self.gate.check_origin(request.headers)
+            gate.check_origin(request.headers)
         if match.route.access is Access.OPEN:
             return {}
-        self.gate.refuse_while_draining()
+        gate.check_host(request.headers)
+        by_address = gate.charge_address(client_ip)
+        who = gate.authorize(match.route.access, request.headers, client_ip)
+        request.owner = who if gate.has_keys else ""
+        gate.refuse_while_draining()
         if request.headers.get("content-encoding", "identity") != "identity":
             raise ApiError(415, "unsupported_content_encoding", "A compressed body is not read here.")
-        return self.gate.charge_request(who)
+        request.charge = lambda tokens: gate.charge_tokens(who, client_ip, tokens)
+        return tighter(by_address, gate.charge_request(who))
 
     async def _respond(self, request: HttpRequest, match: Match) -> Response:
         try:

@@ -5,7 +5,11 @@ Rules worth knowing:
 - With keys configured everything needs one, unknown paths too, except routes marked open and OPTIONS.
 - Without keys, routes marked admin answer only clients on this machine.
 - Rates are token buckets: one minute's worth at once, then one every 60 / limit seconds; no doubling at a boundary.
-- X-Forwarded-For is believed only as far as trusted proxies wrote it.
+- A request costs its key, and its address. Tokens are charged when a request has ended, so that a bucket may go below
+  zero, and has to refill before the next one. An IPv6 client is its /64.
+- X-Forwarded-For and Forwarded are believed only as far as trusted proxies wrote them; where both are there and name
+  different clients, neither is.
+- allowed_hosts keeps web pages out that got a name of theirs to point here (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -13,22 +17,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import math
 import re
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from imp.http.errors import ApiError, too_many, unavailable
 from imp.http.message import Headers
+from imp.http.rates import Rates
 from imp.http.router import Access
 
-MAX_BUCKETS = 10_000  # clients remembered; the longest unseen is forgotten first
-EXPOSED_HEADERS = (
-    "X-Request-Id, Request-Id, X-Imp-Ignored, Retry-After, x-ratelimit-limit-requests, "
-    "x-ratelimit-remaining-requests, x-ratelimit-reset-requests"
+EXPOSED_HEADERS = "X-Request-Id, Request-Id, X-Imp-Ignored, Retry-After, " + ", ".join(
+    f"x-ratelimit-{what}-{unit}" for unit in ("requests", "tokens") for what in ("limit", "remaining", "reset")
 )
 
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e]")
@@ -37,44 +38,26 @@ _FIELD_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{1,2000}\Z")
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """Who is let in."""
+    """Who is let in. Limits of 0 are none."""
 
     api_keys: tuple[str, ...] = ()
-    rate_limit_per_min: int = 0  # requests per key, or per client address where there are no keys; 0: no limit
-    token_limit_per_min: int = 0  # tokens, counted when a request has ended; 0: no limit
-    max_concurrent: int = 64  # requests that occupy the engine, queued ones included; 0: no limit
+    rate_limit_per_min: int = 0  # requests per key, or per client address where there are no keys
+    token_limit_per_min: int = 0  # tokens, by the same
+    ip_rate_limit_per_min: int = 0  # requests per client address, whatever the key, wrong ones too
+    ip_token_limit_per_min: int = 0
+    max_concurrent: int = 64  # requests that occupy the engine, queued ones included
     cors_origins: tuple[str, ...] = ("*",)
+    cors_credentials: bool = True  # for origins that are named
+    cors_headers: tuple[str, ...] = ()  # empty: those a page asks for
+    cors_max_age_s: int = 600
     trusted_proxies: tuple[str, ...] = ()  # addresses or networks in CIDR notation
+    allowed_hosts: tuple[str, ...] = ()  # empty: any; "*.name" allows all below name
 
     def __post_init__(self) -> None:
         if any(not key for key in self.api_keys):
             raise ValueError("an API key must not be empty")
         for proxy in self.trusted_proxies:
             ipaddress.ip_network(proxy, strict=False)  # ValueError names what is wrong
-
-
-class TokenBucket:
-    """`per_minute` may be spent at once; then it refills evenly. Times in seconds of the caller's clock."""
-
-    __slots__ = ("_at", "_level", "per_minute")
-
-    def __init__(self, per_minute: int, now: float) -> None:
-        self.per_minute = per_minute
-        self._level = float(per_minute)
-        self._at = now
-
-    def level(self, now: float) -> float:
-        """What may be spent now; negative where more was spent than there was."""
-        self._level = min(self.per_minute, self._level + (now - self._at) * self.per_minute / 60)
-        self._at = now
-        return self._level
-
-    def spend(self, amount: float, now: float) -> None:
-        self._level = self.level(now) - amount
-
-    def wait_s(self, amount: float, now: float) -> float:
-        """Seconds until `amount` may be spent; 0: now."""
-        return max(0.0, (amount - self.level(now)) * 60 / self.per_minute)
 
 
 class Gate:
@@ -85,21 +68,45 @@ class Gate:
         self.draining = False
         self.generating = 0
         self._clock = clock
-        self._keys = [_digest(key.encode()) for key in self.settings.api_keys]
+        self._keys: list[tuple[bytes, str]] = []
+        self.use_keys(self.settings.api_keys)
         self._proxies = [ipaddress.ip_network(proxy, strict=False) for proxy in self.settings.trusted_proxies]
-        self._requests: OrderedDict[str, TokenBucket] = OrderedDict()
-        self._tokens: OrderedDict[str, TokenBucket] = OrderedDict()
+        own = self.settings
+        self._key_rates = Rates(own.rate_limit_per_min, own.token_limit_per_min)
+        self._ip_rates = Rates(own.ip_rate_limit_per_min, own.ip_token_limit_per_min)
+        self._hosts = frozenset(host.lower().rstrip(".") for host in own.allowed_hosts)
+        self._any_origin = "*" in own.cors_origins
+        self._open_cors = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": EXPOSED_HEADERS}
+
+    def use_keys(self, keys: Sequence[str]) -> None:
+        """From now on these keys are valid, and no others. Keys that stay keep their buckets."""
+        digests = [_digest(key.encode()) for key in keys]
+        self._keys = [(digest, f"key {digest.hex()[:16]}") for digest in digests]
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self._keys)
 
     def client_ip(self, peer_ip: str, headers: Headers) -> str:
-        """The client's address: the last one in X-Forwarded-For that no trusted proxy has."""
-        hops = [hop.strip() for value in headers.all("x-forwarded-for") for hop in value.split(",")]
-        address = peer_ip
-        while hops and self._is_trusted(address):
-            hop = hops.pop()
-            if _address(hop) is None:
-                break
-            address = hop
-        return address
+        """The client's address: the last one in X-Forwarded-For, or Forwarded, that no trusted proxy has."""
+        if not self._proxies or not self._is_trusted(peer_ip):
+            return peer_ip
+        listed = [hop.strip() for value in headers.all("x-forwarded-for") for hop in value.split(",")]
+        standard = [_forwarded_for(hop) for value in headers.all("forwarded") for hop in value.split(",")]
+        named = {self._last_untrusted(peer_ip, hops) for hops in (listed, standard) if hops}
+        return named.pop() if len(named) == 1 else peer_ip
+
+    def check_host(self, headers: Headers) -> None:
+        """ApiError 403 for a request that is addressed to a host this server is not."""
+        if not self._hosts:
+            return
+        name = _host_name(headers.get("host", "") or "")
+        if name in self._hosts or name == "localhost" or _is_loopback(name):
+            return
+        labels = name.split(".")
+        if any("*." + ".".join(labels[at:]) in self._hosts for at in range(1, len(labels))):
+            return
+        raise ApiError(403, "host_not_allowed", "The Host field names a host this server does not answer for.")
 
     def identify(self, headers: Headers) -> str | None:
         """Which key the request shows, as a name for its buckets; None: no valid one. Time does not depend on it."""
@@ -110,9 +117,9 @@ class Gate:
                 shown.append(credentials.strip().encode("latin-1"))
         found = None
         for candidate in map(_digest, shown[:4]):
-            for index, key in enumerate(self._keys):
+            for key, name in self._keys:
                 if hmac.compare_digest(candidate, key):
-                    found = f"key {index}"
+                    found = name
         return found
 
     def authorize(self, access: Access, headers: Headers, client_ip: str) -> str:
@@ -130,12 +137,6 @@ class Gate:
             raise ApiError(403, "admin_is_local", message)
         return client_ip
 
-    def owner(self, headers: Headers) -> str:
-        """Whose stored things a request may see: a name made of its key itself, so that it stays the key's whatever
-        other keys come and go. Without keys everybody sees everything: ""."""
-        shown = self.identify(headers)
-        return self._keys[int(shown.split()[1])].hex() if shown else ""
-
     def check_origin(self, headers: Headers) -> None:
         """Web pages may open WebSockets to any server and read them, CORS or not; so this is where an origin that is
         neither allowed nor the server's own is refused. ApiError 403."""
@@ -152,32 +153,19 @@ class Gate:
             error.headers["Connection"] = "close"
             raise error
 
+    def charge_address(self, client_ip: str) -> dict[str, str]:
+        """Count one request, whoever makes it, against its address; as `charge_request` does."""
+        return self._ip_rates.charge(_network(client_ip), self._clock()) if self._ip_rates.any else {}
+
     def charge_request(self, who: str) -> dict[str, str]:
         """Count one request; returns the x-ratelimit headers of its response. ApiError 429 with Retry-After."""
-        now = self._clock()
-        buckets = {
-            unit: _bucket(known, who, limit, now)
-            for unit, limit, known in (
-                ("requests", self.settings.rate_limit_per_min, self._requests),
-                ("tokens", self.settings.token_limit_per_min, self._tokens),
-            )
-            if limit
-        }
-        wait_s = max((bucket.wait_s(1, now) for bucket in buckets.values()), default=0.0)
-        if not wait_s and "requests" in buckets:
-            buckets["requests"].spend(1, now)
-        headers = {name: value for unit in buckets for name, value in _rate_headers(unit, buckets[unit], now).items()}
-        if wait_s:
-            error = too_many("rate_limit_exceeded", "Too many requests; see Retry-After.", math.ceil(wait_s))
-            error.headers |= headers
-            raise error
-        return headers
+        return self._key_rates.charge(_network(who), self._clock()) if self._key_rates.any else {}
 
-    def charge_tokens(self, who: str, count: int) -> None:
-        """Count the tokens of a request that has ended; the bucket may go below zero and has to refill first."""
-        if self.settings.token_limit_per_min:
-            now = self._clock()
-            _bucket(self._tokens, who, self.settings.token_limit_per_min, now).spend(count, now)
+    def charge_tokens(self, who: str, client_ip: str, count: int) -> None:
+        """Count the tokens of a request that has ended; a bucket may go below zero and has to refill first."""
+        now = self._clock()
+        self._key_rates.charge_tokens(_network(who), count, now)
+        self._ip_rates.charge_tokens(_network(client_ip), count, now)
 
     def enter(self) -> None:
         """Take a place among the generating requests; give it back with `leave`. ApiError 429."""
@@ -193,30 +181,40 @@ class Gate:
         """What every response carries for a web page to read it; empty for an origin that is not allowed.
 
         "*" is sent without credentials, which the Fetch standard forbids together; configured origins are echoed.
+        The caller does not change what it gets.
         """
-        if "*" in self.settings.cors_origins:
-            return {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": EXPOSED_HEADERS}
+        if self._any_origin:
+            return self._open_cors
+        if not self.settings.cors_origins:
+            return {}
         origin = headers.get("origin")
         if origin is None or origin not in self.settings.cors_origins:
             return {"Vary": "Origin"}
-        return {
-            "Access-Control-Allow-Origin": origin,
-            "Access-Control-Allow-Credentials": "true",
-            "Access-Control-Expose-Headers": EXPOSED_HEADERS,
-            "Vary": "Origin",
-        }
+        granted = {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": EXPOSED_HEADERS}
+        credentials = {"Access-Control-Allow-Credentials": "true"} if self.settings.cors_credentials else {}
+        return granted | credentials | {"Vary": "Origin"}
 
     def preflight_headers(self, headers: Headers) -> dict[str, str]:
         """The answer to OPTIONS, besides `cors_headers`. The fields asked for are granted by name, because the
         wildcard does not cover Authorization."""
         if "Access-Control-Allow-Origin" not in self.cors_headers(headers):
             return {}
-        wanted = headers.get("access-control-request-headers") or "*"
+        wanted = ", ".join(self.settings.cors_headers) or headers.get("access-control-request-headers") or "*"
         return {
             "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
             "Access-Control-Allow-Headers": wanted if _FIELD_NAMES.match(wanted) else "*",
-            "Access-Control-Max-Age": "600",
+            "Access-Control-Max-Age": str(self.settings.cors_max_age_s),
         }
+
+    def _last_untrusted(self, peer_ip: str, hops: list[str]) -> str:
+        """Walk back from the peer as long as trusted proxies vouch for the hop before them."""
+        address = peer_ip
+        while hops and self._is_trusted(address):
+            hop = hops.pop()
+            if _address(hop) is None:
+                break
+            address = hop
+        return address
 
     def _is_trusted(self, address: str) -> bool:
         parsed = _address(address)
@@ -244,25 +242,34 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_local(text: str) -> bool:
-    if not text:  # a Unix socket has no address
-        return True
+    return not text or _is_loopback(text)  # a Unix socket has no address
+
+
+def _is_loopback(text: str) -> bool:
     address = _address(text)
     return address is not None and address.is_loopback
 
 
-def _bucket(buckets: OrderedDict[str, TokenBucket], who: str, per_minute: int, now: float) -> TokenBucket:
-    bucket = buckets.get(who)
-    if bucket is None:
-        bucket = buckets[who] = TokenBucket(per_minute, now)
-        if len(buckets) > MAX_BUCKETS:
-            buckets.popitem(last=False)
-    buckets.move_to_end(who)
-    return bucket
+def _network(who: str) -> str:
+    """The name of a bucket: a key's own, an IPv4 address, the /64 an IPv6 address is in."""
+    if ":" not in who:
+        return who
+    address = _address(who)
+    if not isinstance(address, ipaddress.IPv6Address):
+        return who if address is None else str(address)
+    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
 
 
-def _rate_headers(unit: str, bucket: TokenBucket, now: float) -> dict[str, str]:
-    return {
-        f"x-ratelimit-limit-{unit}": str(bucket.per_minute),
-        f"x-ratelimit-remaining-{unit}": str(max(0, math.floor(bucket.level(now)))),
-        f"x-ratelimit-reset-{unit}": f"{math.ceil(bucket.wait_s(bucket.per_minute, now))}s",
-    }
+_FORWARDED_FOR = re.compile(r"for=(?:\"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::[0-9]+)?\"|([0-9.]+))\Z", re.IGNORECASE)
+
+
+def _forwarded_for(element: str) -> str:
+    """The address of `for=` in one element of Forwarded (RFC 7239 4); "" where it names none."""
+    matches = (_FORWARDED_FOR.match(pair.strip()) for pair in element.split(";"))
+    return next((match[1] or match[2] or match[3] for match in matches if match), "")
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host field that is valid: no port, no brackets, no last dot, lower case."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.rstrip(".").lower()

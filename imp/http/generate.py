@@ -151,7 +151,7 @@ async def _measure(
     services: Services, prepared: Sequence[Request], writer: Reply, recorder: Recorder, ignored: Sequence[str]
 ) -> Response:
     """Numbers about prompts: run like an answer that is not streamed; long bodies are written in the pool."""
-    _enter(writer, recorder, False)
+    _enter(services, prepared, writer, recorder, False)
     await _collect(services, prepared, writer, recorder)
     body = await services.prepare(lambda: dumps(writer.reply()))
     return json_bytes(body, headers=recorder.headers | ignored_headers(services, ignored))
@@ -180,7 +180,7 @@ async def _run(
     ping: bytes = sse.KEEPALIVE,
 ) -> Response:
     """extra: more response headers.  ping: what a stream sends while nothing comes."""
-    _enter(writer, recorder, stream)
+    _enter(services, prepared, writer, recorder, stream)
     headers = dict(extra or {}) | recorder.headers | ignored_headers(services, ignored)
     if stream:
         chunks = _chunks(services, prepared, writer, recorder)
@@ -189,9 +189,12 @@ async def _run(
     return json_response(writer.reply(), headers=headers)
 
 
-def _enter(writer: Reply, recorder: Recorder, stream: bool) -> None:
+def _enter(services: Services, prepared: Sequence[Request], writer: Reply, recorder: Recorder, stream: bool) -> None:
+    """The last look before the engine gets the requests; ApiError 429."""
     recorder.conversation, recorder.model, recorder.streamed = writer.conversation, writer.header.model, stream
     recorder.response_id, recorder.reply = writer.header.id, writer.reply
+    with recorder.watching():
+        services.make_room(prepared)
 
 
 async def _collect(services: Services, prepared: Sequence[Request], writer: Reply, recorder: Recorder) -> None:

@@ -76,6 +76,7 @@ class HttpRequest:
     params: dict[str, str] = field(default_factory=dict)
     arrived: float = 0.0  # the loop's clock when the head was complete
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)
+    charge: Callable[[int], None] = lambda tokens: None  # against the rate limit: tokens it has used, once known
     owner: str = ""  # whose stored things it may see: a name of its API key; "" where there are no keys
     local: Any = None  # what a WebSocket keeps for the requests that come over it
     _endings: list[Callable[[], None]] = field(default_factory=list)

@@ -82,7 +82,9 @@ class Recorder:
             self._generation.when_over(self._emit)
 
     def _emit(self) -> None:
-        self.services.observe(self.record())
+        record = self.record()
+        self.request.charge(record.prompt_tokens + record.completion_tokens)
+        self.services.observe(record)
 
     def record(self) -> RequestRecord:
         """What is known now."""

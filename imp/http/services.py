@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from imp import __version__
 from imp.chat.message import Refused
 from imp.chat.prepare import ModelFacts, compile_constraint
-from imp.http.errors import ApiError, model_not_found, unavailable
+from imp.http.errors import ApiError, model_not_found, too_many, unavailable
 from imp.obs.log import Once
 from imp.obs.metrics import Metrics
 from imp.obs.record import RequestRecord
@@ -47,6 +47,7 @@ class Generation(Protocol):
 class EngineLike(Protocol):
     stats: Any  # sched.stats.Stats: the last step's snapshot
     faulted: bool
+    queued_tokens: int  # prompt tokens of requests that wait for their first step
 
     @property
     def heartbeat(self) -> float: ...
@@ -90,6 +91,7 @@ class Services:
     lenient_names: bool = False
     max_batch_items: int = 512
     max_concurrent: int = 64
+    max_queued_tokens: int = 0  # 0: no limit
     prepare_threads: int = 2
     request_timeout_s: float = 300.0
     ping_s: float = 15.0
@@ -116,6 +118,13 @@ class Services:
         self.metrics.observe(record)
         for sink in self.sinks:
             sink(record)
+
+    def make_room(self, requests: Sequence[Request]) -> None:
+        """ApiError 429 where the prompts of these are too much beside those that wait; nothing is where none do."""
+        waiting = self.engine.queued_tokens if self.engine is not None and self.max_queued_tokens else 0
+        if waiting and waiting + sum(len(request.prompt) for request in requests) > self.max_queued_tokens:
+            message = f"{waiting} prompt tokens are waiting already, of {self.max_queued_tokens}; retry later."
+            raise too_many("queue_full", message, 2)
 
     @contextmanager
     def entered(self, response_id: str, request_id: str, requests: Sequence[Request]) -> Iterator[None]:

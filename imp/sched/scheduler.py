@@ -61,6 +61,7 @@ class Scheduler:
     context: tokens a sequence may have, prompt included.   max_rows: sequences per step.
     max_tokens: positions per step.                         max_logit_rows: positions per step that want logits.
     jump_ahead: tokens that a constraint leaves no choice about are verified in one step, as guesses.
+    prompt_cap: positions of prompts in a step that has decode rows, so that a long prompt never holds up the others.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Scheduler:
         new_decoder: Callable[[Request], Decoder],
         eos_ids: frozenset[int] = frozenset(),
         jump_ahead: bool = True,
+        prompt_cap: int | None = None,
     ) -> None:
         if not 1 <= max_rows <= min(max_tokens, max_logit_rows):
             raise ValueError("max_rows must be at least 1 and at most max_tokens and max_logit_rows")
@@ -85,6 +87,7 @@ class Scheduler:
         self.new_decoder = new_decoder
         self.eos_ids = eos_ids
         self.jump_ahead = jump_ahead
+        self.prompt_cap = max_tokens if prompt_cap is None else prompt_cap
         self.waiting: list[Sequence] = []  # both sorted by rank
         self.running: list[Sequence] = []
         self._live: dict[str, int] = {}  # request id -> sequences that have not ended
@@ -121,6 +124,13 @@ class Scheduler:
         self._counters.aborted += bool(gone)
         return [self._finish(seq, End(Reason.ABORT)) for seq in gone]
 
+    def give_up(self, request_id: str, code: str, message: str) -> list[Event]:
+        """Fail a request that has not had its first step; any other is left alone."""
+        assert not self._in_step
+        waiting = self._sequences_of(request_id)
+        started = any(seq.started for seq in waiting) or len(waiting) < self._live.get(request_id, 0)
+        return [] if started or not waiting else [self._fail(request_id, code, message)]
+
     def unpin(self, name: str) -> None:
         """Let the blocks pinned under this name be evicted again."""
         self.pool.unpin(name)
@@ -144,6 +154,8 @@ class Scheduler:
         were_running = len(running)
         rows = self._decode_rows_of_step()
         decode_rows, budget = len(rows), self.max_tokens - sum(row.count for row in rows)
+        if decode_rows:
+            budget = min(budget, self.prompt_cap)
         prompts = [seq for seq in running if seq.computed + 1 < len(seq.tokens)]
         # where memory is short nobody is admitted, or the victims would be back at once
         if self.waiting and (len(running) == were_running or not running):

@@ -65,8 +65,8 @@ def build(script: Script, settings: Settings) -> Bundle:
 
 def _memory(context: int, settings: Settings) -> MemoryPlan:
     """As much as anybody may want: nothing is stored in these blocks."""
-    context = min(context, settings.model.max_len or context)
-    rows = settings.runtime.max_batch or _ROWS
+    context = min(context, settings.runtime.max_seq_len or context)
+    rows = settings.runtime.max_batch_size or _ROWS
     blocks = settings.kv_cache.max_blocks or 4 * -(-context // BLOCK_SIZE) + rows * _ROWS
     return MemoryPlan(0, 0, blocks, rows, min(context, blocks * BLOCK_SIZE))
 

@@ -193,6 +193,7 @@ async def serving(
     vectors: Vectors | None = None,
     tokenizer_info: bool = False,
     dev_mode: bool = False,
+    queue_timeout_s: float = 0.0,
     constraints: ConstraintCompiler | None = None,
     **options: Any,
 ) -> AsyncIterator[Harness]:
@@ -224,7 +225,7 @@ async def serving(
         ),
         eos_ids=tokenizer.eos_ids,
     )
-    engine = Engine(scheduler, runner, asyncio.get_running_loop())
+    engine = Engine(scheduler, runner, asyncio.get_running_loop(), queue_timeout_s)
     card = SimpleNamespace(
         name="toy",
         architecture="toy",

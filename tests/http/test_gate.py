@@ -9,8 +9,9 @@ import pytest
 
 from imp.http.application import Application
 from imp.http.errors import ApiError
-from imp.http.gate import Gate, GateSettings, TokenBucket, request_id
+from imp.http.gate import Gate, GateSettings, request_id
 from imp.http.message import Full, Headers, HttpRequest, Response, json_response
+from imp.http.rates import Rates, TokenBucket
 from imp.http.router import Access, Route, Router
 from imp.obs.metrics import Metrics
 from imp.obs.record import Outcome, RequestRecord
@@ -190,7 +191,7 @@ def test_tokens_are_charged_afterwards_and_have_to_come_back() -> None:
     clock = Clock()
     gate = Gate(GateSettings(token_limit_per_min=1000), clock)
     assert gate.charge_request("a")["x-ratelimit-remaining-tokens"] == "1000"
-    gate.charge_tokens("a", 4000)
+    gate.charge_tokens("a", "192.0.2.1", 4000)
     with pytest.raises(ApiError) as caught:
         gate.charge_request("a")
     assert caught.value.status == 429 and caught.value.headers["Retry-After"] == "181"  # 3001 tokens at 1000 / 60 s
@@ -219,10 +220,10 @@ def test_a_bucket_never_gives_more_than_its_rate_seed_2() -> None:
 
 
 def test_buckets_are_bounded() -> None:
-    gate = Gate(GateSettings(rate_limit_per_min=1))
+    rates = Rates(1, 0)
     for index in range(10_100):
-        gate.charge_request(str(index))
-    assert len(gate._requests) == 10_000
+        rates.charge(str(index), 0.0)
+    assert rates.known("requests") == 10_000
 
 
 def test_generating_requests_are_limited_and_places_come_back() -> None:
@@ -349,3 +350,110 @@ def test_forwarded_addresses_are_believed_from_proxies_only(peer: str, forwarded
     gate = Gate(GateSettings(trusted_proxies=("10.0.0.0/8", "fd00::1")))
     assert gate.client_ip(peer, Headers([("X-Forwarded-For", forwarded)])) == client
     assert Gate().client_ip(peer, Headers([("X-Forwarded-For", forwarded)])) == peer
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "client"),
+    [
+        ("for=192.0.2.9", "192.0.2.9"),
+        ("For=192.0.2.9;proto=http;by=10.0.0.1", "192.0.2.9"),
+        ('proto=https; for="192.0.2.9:4711"', "192.0.2.9"),
+        ('for="[2001:db8::5]"', "2001:db8::5"),
+        ('for="[2001:db8::5]:4711"', "2001:db8::5"),
+        ("for=6.6.6.6, for=192.0.2.9, for=10.0.0.2", "192.0.2.9"),
+        ("for=192.0.2.9, for=unknown", "10.0.0.1"),  # the nearest proxy does not tell
+        ("for=_hidden", "10.0.0.1"),
+        ("by=192.0.2.9", "10.0.0.1"),
+        ('for="192.0.2.9', "10.0.0.1"),
+        ("for=999.0.2.9", "10.0.0.1"),
+        ("", "10.0.0.1"),
+    ],
+)
+def test_the_standard_forwarded_field_is_read(forwarded: str, client: str) -> None:  # RFC 7239
+    gate = Gate(GateSettings(trusted_proxies=("10.0.0.0/8",)))
+    assert gate.client_ip("10.0.0.1", Headers([("Forwarded", forwarded)])) == client
+    assert gate.client_ip("192.0.2.1", Headers([("Forwarded", forwarded)])) == "192.0.2.1"
+
+
+def test_two_forwarding_fields_that_disagree_are_not_believed() -> None:
+    """A proxy that writes one of them passes the other on as the client sent it."""
+    gate = Gate(GateSettings(trusted_proxies=("10.0.0.0/8",)))
+    both = [("X-Forwarded-For", "192.0.2.9"), ("Forwarded", "for=192.0.2.9")]
+    assert gate.client_ip("10.0.0.1", Headers(both)) == "192.0.2.9"
+    lie = [("X-Forwarded-For", "192.0.2.9"), ("Forwarded", "for=127.0.0.1")]
+    assert gate.client_ip("10.0.0.1", Headers(lie)) == "10.0.0.1"
+
+
+def test_keys_change_while_serving_and_those_that_stay_keep_what_they_spent() -> None:
+    clock = Clock()
+    app = door(GateSettings(api_keys=("old", "stays"), rate_limit_per_min=1), clock)
+    assert ask(app, "POST", "/tokenize", {"x-api-key": "stays"}).status == 200
+    app.gate.use_keys(["stays", "new"])
+    assert ask(app, "POST", "/tokenize", {"x-api-key": "old"}).status == 401
+    assert ask(app, "POST", "/tokenize", {"x-api-key": "new"}).status == 200
+    assert ask(app, "POST", "/tokenize", {"x-api-key": "stays"}).status == 429
+
+
+def test_an_address_is_limited_whatever_keys_it_shows() -> None:
+    clock = Clock()
+    app = door(GateSettings(api_keys=("a", "b"), ip_rate_limit_per_min=3), clock)
+    for key, status in (("a", 200), ("wrong", 401), ("b", 200), ("a", 429), ("wrong", 429)):
+        assert ask(app, "POST", "/tokenize", {"x-api-key": key}, peer="192.0.2.1").status == status
+    assert ask(app, "GET", "/nowhere", peer="192.0.2.1").status == 429
+    assert ask(app, "GET", "/health", peer="192.0.2.1").status == 200
+    assert ask(app, "POST", "/tokenize", {"x-api-key": "a"}, peer="192.0.2.2").status == 200
+
+
+def test_the_headers_tell_of_the_limit_that_has_less_left() -> None:
+    app = door(GateSettings(api_keys=("a", "b"), rate_limit_per_min=10, ip_rate_limit_per_min=4))
+    limits = []
+    for key in "aab":
+        headers = ask(app, "POST", "/tokenize", {"x-api-key": key}).headers
+        limits.append((headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]))
+    assert limits == [("4", "3"), ("4", "2"), ("4", "1")]
+
+
+def test_an_ipv6_client_is_its_64_bit_network() -> None:
+    app = door(GateSettings(rate_limit_per_min=1))
+    assert ask(app, "POST", "/tokenize", peer="2001:db8:0:1::1").status == 200
+    assert ask(app, "POST", "/tokenize", peer="2001:db8:0:1:ffff::9").status == 429
+    assert ask(app, "POST", "/tokenize", peer="2001:db8:0:2::1").status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("llm.test", 200),
+        ("LLM.test:8080", 200),
+        ("llm.test.", 200),
+        ("a.lan.test", 200),
+        ("b.a.lan.test:1", 200),
+        ("lan.test", 403),
+        ("localhost:8080", 200),
+        ("127.0.0.1:8080", 200),
+        ("[::1]:8080", 200),
+        ("evil.test", 403),
+        ("llm.test.evil.test", 403),
+        ("xlan.test", 403),
+        ("192.0.2.1", 403),
+        ("", 403),
+    ],
+)
+def test_only_allowed_hosts_are_answered_for(host: str, status: int) -> None:
+    # G10-03: Host: evil.test while bound to loopback
+    app = door(GateSettings(allowed_hosts=("llm.test", "*.lan.test")))
+    assert ask(app, "POST", "/tokenize", {"host": host}).status == status
+    assert ask(app, "GET", "/health", {"host": host}).status == 200
+    assert ask(door(GateSettings()), "POST", "/tokenize", {"host": host}).status == 200
+
+
+def test_cors_can_be_narrowed_and_switched_off() -> None:
+    narrow = GateSettings(
+        cors_origins=("https://ui.test",), cors_credentials=False, cors_headers=("authorization",), cors_max_age_s=5
+    )
+    asked = {"origin": "https://ui.test", "access-control-request-headers": "authorization, x-other"}
+    headers = ask(door(narrow), "OPTIONS", "/tokenize", asked).headers
+    assert "Access-Control-Allow-Credentials" not in headers
+    assert headers["Access-Control-Allow-Headers"] == "authorization" and headers["Access-Control-Max-Age"] == "5"
+    off = ask(door(GateSettings(cors_origins=())), "POST", "/tokenize", asked).headers
+    assert not any(name.startswith("Access-Control") or name == "Vary" for name in off)

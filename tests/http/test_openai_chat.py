@@ -431,6 +431,7 @@ def test_a_client_that_leaves_frees_its_place(phase, stream):  # G01-06
             elif phase == "decode":
                 await server.until(lambda: server.engine.stats.decode_rows > 3)
             else:
+                await server.until(lambda: len(server.services.generating) == 1)
                 await asyncio.sleep(0.05)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)

@@ -102,7 +102,7 @@ def test_a_signal_lets_streams_finish_and_refuses_new_ones(smollm2_path):  # G10
 
 
 def test_a_drain_that_takes_too_long_ends_streams_in_band(smollm2_path):  # G10-08
-    with server("--model", str(smollm2_path), "--set", "server.drain_ms=300") as process:
+    with server("--model", str(smollm2_path), "--set", "server.model_swap_drain_ms=300") as process:
         body = {"prompt": "x", "max_tokens": 4000, "stream": True, "ignore_eos": True, "temperature": 0}
         with httpx.stream("POST", process.url + "/v1/completions", json=body, timeout=60) as answer:
             lines = answer.iter_lines()

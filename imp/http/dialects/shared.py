@@ -11,6 +11,7 @@ from imp.http.errors import ApiError
 from imp.types import Delta, Event, Failed, Finished, Marks, PromptLogprobs, Reason, Started, TokenLogprob, Usage
 
 ABORTED = "request_aborted"  # code of what a client sees whose request was cancelled by its id
+RETRY_AFTER_S = "2"
 FLOOR = -9999.0  # a log-probability JSON can carry where it is minus infinity
 
 
@@ -98,14 +99,17 @@ _STATUS = {
     "kv_pool_floored": (503, "capacity_error"),
     "context_length_exceeded": (503, "capacity_error"),
     "draining": (503, "server_error"),
+    "queue_timeout": (503, "server_error"),
     "engine_faulted": (500, "internal_error"),
     "engine_step_failed": (500, "internal_error"),
 }
+_PASSES = ("draining", "queue_timeout")  # the same request may do better a little later
 
 
 def failure(event: Failed) -> ApiError:
     status, kind = _STATUS.get(event.code, (500, "internal_error"))
-    return ApiError(status, event.code, event.message, type=kind)
+    headers = {"Retry-After": RETRY_AFTER_S} if event.code in _PASSES else None
+    return ApiError(status, event.code, event.message, type=kind, headers=headers)
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:

@@ -1,0 +1,68 @@
+"""What the surface names and this build does not have: asking for it is refused at the start, never passed over.
+
+Whoever builds one of these deletes its line here and adds a setting.
+"""
+
+from __future__ import annotations
+
+from .sources import Absent
+
+_KV = "quantised KV cache"
+_LORA, _VISION = "LoRA adapters", "vision"
+_SPARSE, _ROPE, _SPECULATION = "sparse attention", "RoPE override", "speculative decoding"
+_RECURRENT = "recurrent models, hence no snapshots of them"
+
+FLAGS = (
+    Absent("--lora", _LORA),
+    Absent("--mmproj", _VISION),
+    Absent("--allow-remote-images", _VISION),
+    Absent("--max-images-per-request", _VISION),
+    Absent("--kv-fp8", _KV),
+    Absent("--kv-int8", _KV),
+    Absent("--kv-int4", _KV),
+    Absent("--kv-nvfp4", _KV),
+    Absent("--kv-mxfp4", _KV),
+    Absent("--think-budget", "thinking budgets", ("0.5",)),
+    Absent("--reasoning-format", "reasoning parsers", ("none",)),
+    Absent("--tool-call-parser", "tool-call parsers", ("auto",)),
+    Absent("--log-requests", "request log"),
+    Absent("--vram-budget", "GPU backend"),
+    Absent("--prefix-cache", "prefix cache on disk"),
+    Absent("--speech-model", "speech models"),
+    Absent("--video-model", "video runner"),
+)
+SWITCHES = ("--allow-remote-images", "--kv-fp8", "--kv-int8", "--kv-int4", "--kv-nvfp4", "--kv-mxfp4")  # take no value
+
+KEYS = (
+    Absent("runtime.prefill_batch", "limit on prompts per step", (0,)),
+    Absent("runtime.deterministic", "faster mode that is not deterministic", (True,)),
+    Absent("runtime.warmup", "warm-up requests", (False,)),
+    Absent("runtime.graph_prewarm", "CUDA graphs", (False, 0)),
+    Absent("runtime.think_answer_reserve", "thinking budgets", (256,)),
+    Absent("runtime.decode_burst", "decode bursts", (0, 1)),
+    Absent("kv_cache.dtype", _KV, ("auto",)),
+    Absent("kv_cache.block_size", "other block size than 16", (16,)),
+    Absent("kv_cache.growable", "KV cache that grows", (False,)),
+    Absent("kv_cache.host_mb", "second KV tier", (0,)),
+    Absent("attention.sparse_topk_tokens", _SPARSE, (0,)),
+    Absent("attention.sparse_sink_tokens", _SPARSE, (16,)),
+    Absent("attention.sparse_recent_tokens", _SPARSE, (256,)),
+    Absent("attention.sparse_min_ctx", _SPARSE, (12288,)),
+    Absent("rope.scaling", _ROPE),
+    Absent("rope.factor", _ROPE),
+    Absent("rope.orig_ctx", _ROPE),
+    Absent("server.prefix_pin_budget_pct", "pinned prompts"),
+    Absent("server.model_swap", "model swap", (False,)),
+    Absent("server.recurrent_snapshot_mb", _RECURRENT, (0,)),
+    Absent("server.recurrent_snapshot_host_mb", _RECURRENT, (0,)),
+    Absent("server.otlp_endpoint", "trace exporter", ("",)),
+    Absent("server.otlp_service_name", "trace exporter", ("imp-server",)),
+    Absent("server.agent_scan_limit", "agent prompt scan"),
+    Absent("speculative.ngram", _SPECULATION, (False,)),
+    Absent("speculative.k", _SPECULATION, (0,)),
+    Absent("speculative.min_match", _SPECULATION),
+    Absent("speculative.mtp_k", _SPECULATION, (0,)),
+    Absent("speculative.mtp_adaptive_k", _SPECULATION, (False,)),
+    Absent("diagnostics.step_timing", "step timing", (False,)),
+    Absent("diagnostics.debug_template", "template trace", (False,)),
+)
