@@ -20,6 +20,8 @@ from imp.obs import trace
 from imp.obs.record import RequestRecord, mean_gap_s, merged, used
 from imp.types import Reason
 
+CLIENT_LEFT = 499
+
 
 class Recorder:
     """One for each generation. It closes with the exchange of `request`, or before that when `close` is called, as for
@@ -94,7 +96,7 @@ class Recorder:
         return RequestRecord(
             endpoint=self.endpoint,
             request_id=request.id,
-            status=error.status if error else 200,
+            status=error.status if error else 200 if self.complete else CLIENT_LEFT,
             cancelled=not self.complete and (error is None or error.code == ABORTED),
             timed_out=self.timed_out,
             error_code=error.code if error else None,

@@ -20,7 +20,7 @@ class Outcome(Enum):
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # by a fault of the server, also inside a stream
-    REJECTED = "rejected"  # refused: any 4xx, no capacity, draining
+    REJECTED = "rejected"  # refused: any 4xx; no capacity or draining before anything was computed
     CANCELLED = "cancelled"  # the client left or aborted it
     TIMED_OUT = "timed_out"
 
@@ -32,7 +32,7 @@ class RequestRecord:
 
     endpoint: str  # the route: a small set of words, it becomes a label
     request_id: str
-    status: int  # of the response; inside a stream, what it would have been
+    status: int  # of the response; inside a stream, what it would have been; 499: its client left
     cancelled: bool = False
     timed_out: bool = False
     error_code: str | None = None
@@ -66,7 +66,8 @@ class RequestRecord:
             return Outcome.TIMED_OUT
         if self.status < 400:
             return Outcome.SUCCEEDED
-        return Outcome.REJECTED if self.status < 500 or self.status == 503 else Outcome.FAILED
+        begun = self.queue_s is not None
+        return Outcome.REJECTED if self.status < 500 or (self.status == 503 and not begun) else Outcome.FAILED
 
 
 def used(ends: Sequence[Finished | Failed]) -> Usage:

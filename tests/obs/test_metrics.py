@@ -97,7 +97,8 @@ def test_a_request_is_in_every_histogram_once() -> None:
     [
         ({}, Outcome.SUCCEEDED, None),
         ({"status": 429}, Outcome.REJECTED, "imp_requests_rejected_total"),
-        ({"status": 503}, Outcome.REJECTED, "imp_requests_rejected_total"),
+        ({"status": 503, "queue_s": None}, Outcome.REJECTED, "imp_requests_rejected_total"),
+        ({"status": 503}, Outcome.FAILED, "imp_requests_failed_total"),  # cut short by the server's end
         ({"status": 500}, Outcome.FAILED, "imp_requests_failed_total"),
         ({"cancelled": True}, Outcome.CANCELLED, "imp_requests_cancelled_total"),
         ({"timed_out": True, "status": 504}, Outcome.TIMED_OUT, "imp_requests_timed_out_total"),
