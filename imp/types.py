@@ -152,6 +152,7 @@ class Marks:
     scheduled: float = 0.0  # first row planned
     first_token: float = 0.0
     last_token: float = 0.0
+    masking_s: float = 0.0  # not a reading: seconds its token masks took
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +259,7 @@ class Sequence:
     scheduled_at: float = 0.0
     first_token_at: float = 0.0
     last_token_at: float = 0.0
+    masking_s: float = 0.0  # spent on token masks
 
     @property
     def pending(self) -> int:

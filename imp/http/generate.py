@@ -59,8 +59,9 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
         loaded = services.serving(ask.model)
         header = _header(services, "chatcmpl-", loaded.card.name)
         prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
-        [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
-    conversation = Conversation([(prepared.id, prepared.n)])
+        with recorder.compiling(ask.constraint):
+            [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
+    conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None)
     writer = openai_chat.Writer(ask, header, conversation, loaded.tokenizer)
     return await _run(services, [prepared], writer, recorder, ask.stream, ask.ignored)
 
@@ -74,8 +75,9 @@ async def completions(services: Services, request: HttpRequest) -> Response:
         header = _header(services, "cmpl-", loaded.card.name)
         wanted = ask.completion
         prepared = await services.prepare(lambda: prepare_completion(wanted, loaded.facts, header.id, recorder.began))
-        prepared = await services.constrained(prepared, ask.constraint, loaded.facts)
-    conversation = Conversation([(each.id, each.n) for each in prepared])
+        with recorder.compiling(ask.constraint):
+            prepared = await services.constrained(prepared, ask.constraint, loaded.facts)
+    conversation = Conversation([(each.id, each.n) for each in prepared], recorder.timings if ask.timings else None)
     texts = [p if isinstance(p, str) else loaded.tokenizer.decode(p) for p in wanted.prompts]
     writer = openai_completions.Writer(ask, header, conversation, loaded.tokenizer, texts, [p.prompt for p in prepared])
     return await _run(services, prepared, writer, recorder, ask.stream, ask.ignored)
@@ -91,8 +93,9 @@ async def messages(services: Services, request: HttpRequest) -> Response:
         prepared = await services.prepare(
             lambda: _reworded(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
         )
-        [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
-    conversation = Conversation([(prepared.id, prepared.n)])
+        with recorder.compiling(ask.constraint):
+            [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
+    conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None)
     writer = anthropic.Writer(header, conversation, request.id)
     headers = _echoed(services, request)
     return await _run(services, [prepared], writer, recorder, ask.stream, ask.ignored, headers, anthropic.PING)
@@ -154,6 +157,7 @@ async def _measure(
     _enter(services, prepared, writer, recorder, False)
     await _collect(services, prepared, writer, recorder)
     body = await services.prepare(lambda: dumps(writer.reply()))
+    recorder.reply = lambda: body
     return json_bytes(body, headers=recorder.headers | ignored_headers(services, ignored))
 
 
@@ -186,7 +190,9 @@ async def _run(
         chunks = _chunks(services, prepared, writer, recorder)
         return sse.response(sse.stream(chunks, _same, ping, services.ping_s), headers)
     await _collect(services, prepared, writer, recorder)
-    return json_response(writer.reply(), headers=headers)
+    response = json_response(writer.reply(), headers=headers)
+    recorder.reply = lambda: response.body
+    return response
 
 
 def _enter(services: Services, prepared: Sequence[Request], writer: Reply, recorder: Recorder, stream: bool) -> None:

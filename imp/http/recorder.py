@@ -42,13 +42,13 @@ class Recorder:
         self.timed_out = False
         self.reasoning_exhausted = False
         self.constraint_compile_s: float | None = None
-        self.constraint_mask_s: float | None = None
         self.conversation = Conversation([])
-        self.reply: Callable[[], Any] = dict  # the whole answer, as far as it has come
+        self.reply: Callable[[], Any] = lambda: None  # the whole answer, as far as it has come; a value or its JSON
         self.error: ApiError | None = None
         self._opened = 0.0  # time.monotonic() when the engine got the request
         self._ended = 0.0
         self._generation: Generation | None = None
+        self._timings: dict[str, Any] | None = None
         request.at_end(self.close)
 
     @property
@@ -67,6 +67,16 @@ class Recorder:
         except Exception:
             self.error = internal()
             raise
+
+    @contextmanager
+    def compiling(self, constraint: object) -> Iterator[None]:
+        """Inside, a grammar is made of `constraint`; None: there is none."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            if constraint is not None:
+                self.constraint_compile_s = time.monotonic() - began
 
     def follow(self, generation: Generation) -> None:
         """The engine has the request."""
@@ -117,7 +127,7 @@ class Recorder:
             last_token_s=self._since(marks.last_token),
             inter_token_s=mean_gap_s(ends),
             constraint_compile_s=self.constraint_compile_s,
-            constraint_mask_s=self.constraint_mask_s,
+            constraint_mask_s=None if self.constraint_compile_s is None else marks.masking_s,
             trace=self.trace,
             request=self.body if self.services.keeps_bodies else b"",
             response=self._response() if self.services.keeps_bodies else None,
@@ -137,31 +147,37 @@ class Recorder:
         return self.reply()
 
     def timings(self) -> dict[str, Any]:
-        """The parts of the time so far, which sum to all of it; llama.cpp's names beside ours. Milliseconds.
+        """Where the time went, asked when every sequence has ended: parts that sum to the whole, in milliseconds, and
+        llama.cpp's figures. Once told, they stay.
 
-        prepare: reading, rendering, tokenising.  queue: until the first row is planned.  prefill: until the first
-        token.  decode: until now.  constraint: compiling the grammar and filling its masks, which the others leave out.
-        With several sequences the earliest start and first token count.
+        prepare: reading, rendering, tokenising.  queue: until the first step with the request.  prefill: until its
+        first token.  decode: until now.  constraint: compiling the grammar and filling its masks, which the others
+        leave out. Of several sequences the earliest start and first token count.
         """
-        now = time.monotonic()
+        if self._timings is None:
+            self._timings = self._told(time.monotonic())
+        return self._timings
+
+    def _told(self, now: float) -> dict[str, Any]:
         ends = self._generation.ends if self._generation else []
         usage, marks = used(ends), merged(ends)
         opened = self._opened or now
         scheduled = marks.scheduled or now
         first = marks.first_token or now
-        compiled, masked = self.constraint_compile_s or 0.0, self.constraint_mask_s or 0.0
+        compiling = self.constraint_compile_s or 0.0
+        decoding = max(0.0, now - first - marks.masking_s)  # the first mask belongs to the prefill
         parts = {
-            "prepare_ms": opened - self.began - compiled,
+            "prepare_ms": opened - self.began - compiling,
             "queue_ms": scheduled - opened,
-            "prefill_ms": first - scheduled,
-            "decode_ms": now - first - masked,
-            "constraint_ms": compiled + masked,
+            "prefill_ms": now - scheduled - marks.masking_s - decoding,
+            "decode_ms": decoding,
+            "constraint_ms": compiling + marks.masking_s,
         }
         out: dict[str, Any] = {name: round(seconds * 1e3, 3) for name, seconds in parts.items()}
-        computed = usage.prompt - usage.cached
-        out |= {"total_ms": round((now - self.began) * 1e3, 3), "cached_tokens": usage.cached, "cache_n": usage.cached}
-        out |= _speed("prompt", computed, out["prefill_ms"]) | _speed("predicted", usage.generated, out["decode_ms"])
-        return out
+        out |= {"total_ms": round((now - self.began) * 1e3, 3)}
+        out |= {"cached_tokens": usage.cached, "cache_n": usage.cached}
+        prompt = _speed("prompt", usage.prompt - usage.cached, out["prefill_ms"])
+        return out | prompt | _speed("predicted", usage.generated, out["decode_ms"])
 
 
 def _speed(what: str, count: int, milliseconds: float) -> dict[str, Any]:

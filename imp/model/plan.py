@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from time import perf_counter
 
 import numpy as np
 
@@ -185,6 +186,7 @@ def _masks(by_row: list[list[Draw]], words: int) -> tuple[np.ndarray, np.ndarray
     at, used = 0, 0
     for draws in by_row:
         constraint, accepted = (draws[0].seq.constraint if draws else None), 0
+        began = perf_counter() if constraint else 0.0
         for draw in draws:
             if constraint and draw.target < 0:
                 constraint.fill_mask(masks[used])
@@ -194,6 +196,8 @@ def _masks(by_row: list[list[Draw]], words: int) -> tuple[np.ndarray, np.ndarray
             at += 1
         if constraint and accepted:
             constraint.rollback(accepted)
+        if constraint:
+            draws[0].seq.masking_s += perf_counter() - began
     return masks, mask_rows
 
 

@@ -56,7 +56,7 @@ class RequestRecord:
     constraint_mask_s: float | None = None  # spent on masks, over all its steps
     trace: TraceContext | None = None
     request: bytes = b""  # the body, for the request log only
-    response: Any = None  # the reply as JSON would have it, for the request log only
+    response: Any = None  # the reply, as JSON in bytes or what becomes it, for the request log only
 
     @property
     def outcome(self) -> Outcome:
@@ -98,6 +98,7 @@ def merged(ends: Sequence[Finished | Failed]) -> Marks:
         scheduled=min((m.scheduled for m in marks if m.scheduled), default=0.0),
         first_token=min((m.first_token for m in marks if m.first_token), default=0.0),
         last_token=max((m.last_token for m in marks), default=0.0),
+        masking_s=sum(m.masking_s for m in marks),
     )
 
 

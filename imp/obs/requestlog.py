@@ -20,7 +20,7 @@ from imp.obs.record import RequestRecord
 
 MAX_BODY_BYTES = 1024 * 1024  # of a request and of a response in a line; what is longer is cut, and text
 MAX_WAITING = 1024  # records
-MAX_WAITING_BYTES = 64 * 1024 * 1024  # of their request bodies
+MAX_WAITING_BYTES = 64 * 1024 * 1024  # of their bodies
 STDOUT = "-"
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class RequestLog:
 
     def write(self, record: RequestRecord) -> None:
         """Queue a line; never waits."""
-        size = len(record.request)
+        size = _size(record)
         with self._ready:
             full = len(self._waiting) >= MAX_WAITING or self._waiting_bytes + size > MAX_WAITING_BYTES
             if not full:
@@ -98,7 +98,7 @@ class RequestLog:
             self._ready.wait_for(lambda: self._waiting)
             item = self._waiting.popleft()
             if isinstance(item, RequestRecord):
-                self._waiting_bytes -= len(item.request)
+                self._waiting_bytes -= _size(item)
             return item
 
     def _put(self, record: RequestRecord) -> None:
@@ -148,6 +148,10 @@ class RequestLog:
             log.warning("the request log loses lines (see imp_request_log_dropped_total): %s", why)
 
 
+def _size(record: RequestRecord) -> int:
+    return len(record.request) + (len(record.response) if isinstance(record.response, bytes) else 0)
+
+
 def _is_fifo(target: str) -> bool:
     try:
         return target != STDOUT and stat.S_ISFIFO(os.stat(target).st_mode)
@@ -183,7 +187,7 @@ def json_line(record: RequestRecord) -> bytes:
         "cached_tokens": record.cached_tokens,
         "completion_tokens": record.completion_tokens,
         "finish_reason": record.finish_reasons[0] if record.finish_reasons else None,
-        "request": _request(record.request),
+        "request": _body(record.request),
         "response": _response(record.response),
     }
     if record.client_request_id is not None:
@@ -203,7 +207,7 @@ def _dumps(value: Any) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def _request(body: bytes) -> Any:
+def _body(body: bytes) -> Any:
     """A body as the object it is, else as text; null for none."""
     if not body:
         return None
@@ -224,6 +228,8 @@ def _not_json(literal: str) -> Any:
 def _response(value: Any) -> Any:
     if value is None:
         return None
+    if isinstance(value, bytes):
+        return _body(value)
     data = _dumps(value)
     return value if len(data) <= MAX_BODY_BYTES else _cut(data)
 

@@ -96,6 +96,7 @@ def account(gone: list[Sequence]) -> tuple[Usage, Marks]:
         scheduled=min((seq.scheduled_at for seq in gone if seq.scheduled_at), default=0.0),
         first_token=min((seq.first_token_at for seq in gone if seq.first_token_at), default=0.0),
         last_token=max(seq.last_token_at for seq in gone),
+        masking_s=sum(seq.masking_s for seq in gone),
     )
     return usage, marks
 

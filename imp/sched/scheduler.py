@@ -505,7 +505,7 @@ class Scheduler:
         else:
             del self._live[request.id]
         usage = Usage(len(request.prompt), seq.cached, seq.generated, seq.drafted, seq.accepted)
-        marks = Marks(request.arrived, seq.scheduled_at, seq.first_token_at, seq.last_token_at)
+        marks = Marks(request.arrived, seq.scheduled_at, seq.first_token_at, seq.last_token_at, seq.masking_s)
         return Finished(request.id, seq.index, end.reason, end.stop, usage, marks, vector)
 
     def _fail(self, request_id: str, code: str, message: str) -> Failed:

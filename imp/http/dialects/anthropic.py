@@ -15,7 +15,7 @@ from typing import Any
 from imp.chat.message import ChatRequest, Message, Options, Refused
 from imp.http import sse
 from imp.http.dialects import constraints
-from imp.http.dialects.generation import SAMPLING, refused
+from imp.http.dialects.generation import SAMPLING, TIMINGS, refused
 from imp.http.dialects.openai_chat import Header
 from imp.http.dialects.shared import Conversation
 from imp.http.errors import ApiError, Envelope, bad_request, envelope
@@ -46,6 +46,7 @@ FIELDS = (
         doc="Never shown.",
     ),
     Field("stream", Kind.BOOLEAN, default=False, doc="Server-sent events."),
+    TIMINGS,
     Field(
         "thinking",
         Kind.OBJECT,
@@ -81,6 +82,7 @@ class Ask:
     constraint: ConstraintSpec | None
     model: str | None
     stream: bool
+    timings: bool
     ignored: tuple[str, ...]
 
 
@@ -108,7 +110,7 @@ def read(body: Mapping[str, Any]) -> Ask:
         add_generation_prompt=not continues,
         continue_final_message=continues,
     )
-    return Ask(chat, _constraint(parsed), parsed["model"], parsed["stream"], parsed.ignored)
+    return Ask(chat, _constraint(parsed), parsed["model"], parsed["stream"], parsed["timings"], parsed.ignored)
 
 
 def _constraint(parsed: Parsed) -> ConstraintSpec | None:
@@ -300,7 +302,7 @@ class Writer:
         usage = usage_json(self.conversation.usage())
         return (
             _event("content_block_stop", index=0)
-            + _event("message_delta", delta=delta, usage=usage)
+            + _event("message_delta", delta=delta, usage=usage, **self.conversation.timings())
             + _event("message_stop")
         )
 
@@ -335,7 +337,7 @@ class Writer:
             "stop_reason": self._stop_reason(),
             "stop_sequence": self._stop_sequence(),
             "usage": usage,
-        }
+        } | self.conversation.timings()
 
     def _stop_reason(self) -> str | None:
         finished = self.conversation.choices[0].finished

@@ -46,6 +46,8 @@ LIMITS = (
     Field("cache_salt", _STRING, min_items=1, max_items=1024, doc="Shares cached prompts only with the same salt."),
 )
 
+TIMINGS = Field("timings", _BOOLEAN, default=False, doc="Add where the time went; in a stream, at its end.")
+
 STREAMING = (
     Field("stream", _BOOLEAN, default=False, doc="Server-sent events."),
     Field(
@@ -58,6 +60,7 @@ STREAMING = (
             Field("include_obfuscation", _BOOLEAN, default=False, status=Status.NO_OP, doc="Padding is never sent."),
         ),
     ),
+    TIMINGS,
 )
 
 NO_OPS = tuple(

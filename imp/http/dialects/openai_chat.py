@@ -67,6 +67,7 @@ class Ask:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    timings: bool
     ignored: tuple[str, ...]
 
 
@@ -96,7 +97,9 @@ def read(body: Mapping[str, Any]) -> Ask:
         add_generation_prompt=parsed["add_generation_prompt"] and not parsed["continue_final_message"],
         continue_final_message=parsed["continue_final_message"],
     )
-    return Ask(chat, constraint(parsed), parsed["model"], parsed["stream"], include_usage, continuous, parsed.ignored)
+    wanted = constraint(parsed)
+    streamed = parsed["stream"], include_usage, continuous
+    return Ask(chat, wanted, parsed["model"], *streamed, parsed["timings"], parsed.ignored)
 
 
 _RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
@@ -261,7 +264,7 @@ class Writer:
             usage = usage_json(self.conversation.usage())
         if self.ask.include_usage or self.ask.continuous_usage:
             chunk["usage"] = usage
-        return chunk
+        return chunk | self.conversation.timings()
 
     def reply(self) -> dict[str, Any]:
         """The whole answer, once every event has been taken."""
@@ -276,7 +279,7 @@ class Writer:
         }
         prompt = self.conversation.choices[0].prompt_logprobs
         body["prompt_logprobs"] = None if prompt is None else prompt_logprobs_json(prompt, self.pieces)
-        return body
+        return body | self.conversation.timings()
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         asked = self.ask.chat.options.logprobs is not None

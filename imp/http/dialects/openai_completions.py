@@ -66,6 +66,7 @@ class Ask:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    timings: bool
     ignored: tuple[str, ...]
 
 
@@ -101,6 +102,7 @@ def read(body: Mapping[str, Any], max_items: int) -> Ask:
         parsed["stream"],
         include_usage,
         continuous,
+        parsed["timings"],
         parsed.ignored,
     )
 
@@ -162,7 +164,11 @@ class Writer:
             wanted = self.ask.echo and self.ask.logprobs is None
             return self._send(choice, self._prompt_text(choice), None) if wanted else b""
         if isinstance(event, PromptLogprobs):
-            return self._send(choice, self._prompt_text(choice), self._prompt_part(choice)) if self.ask.echo else b""
+            return (
+                self._send(choice, self._prompt_text(choice), self._prompt_part(choice, self.streams[choice.index]))
+                if self.ask.echo
+                else b""
+            )
         if isinstance(event, Delta):
             logprobs = self.streams[choice.index]
             logprobs.add(event.logprobs)
@@ -193,7 +199,7 @@ class Writer:
         }
         if not self.ask.stream or self.ask.include_usage or self.ask.continuous_usage:
             body["usage"] = usage
-        return body
+        return body | self.conversation.timings()
 
     def reply(self) -> dict[str, Any]:
         """The whole answer, once every event has been taken; with best_of the n likeliest choices of each prompt."""
@@ -204,13 +210,14 @@ class Writer:
                 group = sorted(group, key=_mean_logprob, reverse=True)[: self.ask.n]
             kept += group
         choices = [self._choice(choice, index) for index, choice in enumerate(kept)]
-        return self._body(choices, usage_json(self.conversation.usage()))
+        usage = usage_json(self.conversation.usage())
+        return self._body(choices, usage) | {"usage": usage}
 
     def _choice(self, choice: Choice, index: int) -> dict[str, Any]:
         logprobs = None
         if self.ask.logprobs is not None:
-            entries = self.streams[choice.index]
-            before = self._prompt_part(choice) if self.ask.echo else None
+            entries = _Logprobs(self.pieces, self.ask.logprobs)  # a stream's own have gone on
+            before = self._prompt_part(choice, entries) if self.ask.echo else None
             entries.add(choice.logprobs)
             logprobs = entries.take()
             if before:
@@ -228,9 +235,8 @@ class Writer:
     def _prompt_text(self, choice: Choice) -> str:
         return self.prompt_texts[choice.index // self.each]
 
-    def _prompt_part(self, choice: Choice) -> dict[str, Any]:
+    def _prompt_part(self, choice: Choice, entries: _Logprobs) -> dict[str, Any]:
         tokens = self.prompt_tokens[choice.index // self.each]
-        entries = self.streams[choice.index]
         for token, entry in zip(tokens, choice.prompt_logprobs or (None,) * len(tokens), strict=True):
             entries.add_one(token, entry)
         return entries.take()

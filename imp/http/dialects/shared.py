@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from imp.http.errors import ApiError
-from imp.types import Delta, Event, Failed, Finished, Marks, PromptLogprobs, Reason, Started, TokenLogprob, Usage
+from imp.types import Delta, Event, Failed, Finished, PromptLogprobs, Reason, Started, TokenLogprob, Usage
 
 ABORTED = "request_aborted"  # code of what a client sees whose request was cancelled by its id
 RETRY_AFTER_S = "2"
@@ -57,8 +57,10 @@ class Choice:
 class Conversation:
     """All choices of one HTTP request: engine events are folded in, dialects read out. One fold for both ways."""
 
-    def __init__(self, requests: Sequence[tuple[str, int]]):
-        """requests: (engine request id, n), in the order of the prompts."""
+    def __init__(self, requests: Sequence[tuple[str, int]], timings: Callable[[], dict[str, Any]] | None = None):
+        """requests: (engine request id, n), in the order of the prompts.  timings: where the time went, where that was
+        asked for."""
+        self._timings = timings
         self.choices: list[Choice] = []
         self.first: dict[str, int] = {}
         self.n = dict(requests)
@@ -91,8 +93,11 @@ class Conversation:
             accepted=sum(u.accepted for u in done if u),
         )
 
-    def marks(self) -> list[Marks]:
-        return [choice.finished.marks for choice in self.choices if choice.finished]
+    def timings(self) -> dict[str, Any]:
+        """`timings` for what ends the answer: nothing where nobody asked, or while a sequence goes on."""
+        if self._timings is None or not all(choice.finished for choice in self.choices):
+            return {}
+        return {"timings": self._timings()}
 
 
 _STATUS = {
