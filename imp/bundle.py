@@ -131,8 +131,9 @@ def scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits, sett
     """The scheduler of a model with this vocabulary and this much memory."""
 
     def new_decoder(request: Request) -> TextDecoder:
-        asked = request.limits
-        return TextDecoder(tokenizer, asked.stop_strings, asked.include_stop, asked.skip_special, request.prompt[-8:])
+        asked, tail = request.limits, request.prompt[-8:]
+        shown = asked.skip_special, tail, asked.visible_ids, asked.reasoning
+        return TextDecoder(tokenizer, asked.stop_strings, asked.include_stop, *shown)
 
     return Scheduler(
         BlockPool(memory.blocks, BLOCK_SIZE),

@@ -58,6 +58,15 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Reasoning:
+    """How a model marks that it thinks before it answers."""
+
+    open: str
+    close: str
+    started: bool  # the prompt ends inside it; else it may begin with the output's first text
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """When a sequence ends, and what of its end is shown."""
 
@@ -67,6 +76,8 @@ class Limits:
     stop_strings: tuple[str, ...] = ()
     include_stop: bool = False  # keep the matched stop string in the text
     skip_special: bool = True  # control tokens leave no text
+    visible_ids: frozenset[int] = frozenset()  # but for these, whose text says where parts of the answer begin and end
+    reasoning: Reasoning | None = None  # stop strings wait for its end; its tokens are counted
 
 
 class Constraint(Protocol):
@@ -142,6 +153,7 @@ class Usage:
     generated: int = 0  # every token drawn, the stop token too
     drafted: int = 0
     accepted: int = 0
+    reasoning: int = 0  # of those generated, its markers included
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +234,10 @@ class Decoder(Protocol):
     @property
     def shown(self) -> int:
         """Characters returned so far."""
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens pushed before the answer began."""
 
     def push(self, token: int) -> str: ...
     def flush(self) -> str: ...

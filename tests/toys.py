@@ -65,6 +65,7 @@ class ToyDecoder:
         self.text = ""
         self.shown = 0
         self.stopped: str | None = None
+        self.reasoning_tokens = 0
 
     @property
     def seen(self) -> int:

@@ -83,6 +83,7 @@ def used(ends: Sequence[Finished | Failed]) -> Usage:
         generated=sum(usage.generated for usage in usages),
         drafted=sum(usage.drafted for usage in usages),
         accepted=sum(usage.accepted for usage in usages),
+        reasoning=sum(usage.reasoning for usage in usages),
     )
 
 

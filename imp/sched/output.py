@@ -90,6 +90,7 @@ def account(gone: list[Sequence]) -> tuple[Usage, Marks]:
         generated=sum(seq.generated for seq in gone),
         drafted=sum(seq.drafted for seq in gone),
         accepted=sum(seq.accepted for seq in gone),
+        reasoning=sum(seq.decoder.reasoning_tokens for seq in gone if seq.decoder),
     )
     marks = Marks(
         arrived=first.request.arrived,

@@ -504,7 +504,8 @@ class Scheduler:
             self._live[request.id] = left
         else:
             del self._live[request.id]
-        usage = Usage(len(request.prompt), seq.cached, seq.generated, seq.drafted, seq.accepted)
+        thought = seq.decoder.reasoning_tokens if seq.decoder else 0
+        usage = Usage(len(request.prompt), seq.cached, seq.generated, seq.drafted, seq.accepted, thought)
         marks = Marks(request.arrived, seq.scheduled_at, seq.first_token_at, seq.last_token_at, seq.masking_s)
         return Finished(request.id, seq.index, end.reason, end.stop, usage, marks, vector)
 

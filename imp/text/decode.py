@@ -6,6 +6,10 @@ Stop strings: the one that starts earliest in the text wins; of two that start t
 A stop string that is complete while another that started before it may still become complete waits for the next token
 (or for `flush`) to decide. So the result depends on the text alone, never on how tokens cut it.
 
+Reasoning: stop strings are looked for in the answer alone, that is behind the marker that closes the reasoning. Where
+the prompt did not open any, the first text that is not white space decides whether the output does; it is held until
+then (thinking.py).
+
 The first space: where the tokenizer's encoding puts a space before a text, the first space of a text is the
 tokenizer's, not the author's. It is taken away only where the text begins with these tokens, that is where the prompt
 is empty or nothing but BOS; after any other prompt the first token's space is part of the text.
@@ -16,6 +20,8 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
+from ..types import Reasoning
+from .thinking import BeforeAnswer
 from .tokenizer import Tokenizer
 
 _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
@@ -35,20 +41,25 @@ class TextDecoder:
         include_stop: bool = False,
         skip_special: bool = True,
         prompt_tail: Sequence[int] = (),
+        visible: frozenset[int] = frozenset(),
+        reasoning: Reasoning | None = None,
     ) -> None:
-        """prompt_tail: the prompt, or any number of its last tokens; empty where the text begins with what is pushed.
+        """visible: control tokens that leave their text although the others leave none.
+
+        prompt_tail: the prompt, or any number of its last tokens; empty where the text begins with what is pushed.
 
         include_stop: the matched stop string is part of the text. Empty stop strings are ignored.
         """
         self.stopped: str | None = None
         self._table = tokenizer.byte_table
-        self._hidden = tokenizer.special_ids if skip_special else frozenset()
+        self._hidden = tokenizer.special_ids - visible if skip_special else frozenset()
         self._stops = tuple(stop for stop in dict.fromkeys(stop_strings) if stop)
         self._include_stop = include_stop
         self._decode = _Utf8Decoder("replace").decode
         self._held = ""
         self._seen = 0
         self._shown = 0
+        self._before = None if reasoning is None else BeforeAnswer(reasoning)
         begins = all(token == tokenizer.bos_id for token in prompt_tail)
         self._drops_space = tokenizer.adds_space and begins
 
@@ -62,8 +73,15 @@ class TextDecoder:
         """Characters returned so far."""
         return self._shown
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens pushed before the answer began, the one that ends the closing marker included."""
+        return 0 if self._before is None else self._before.tokens
+
     def push(self, token: int) -> str:
         """The text that has become safe with `token`. An id beyond the vocabulary (padding logits) adds no text."""
+        if self._before is not None and not self._before.answering:
+            self._before.tokens += 1
         if self.stopped is not None or token in self._hidden or token >= len(self._table):
             return ""
         data = self._table[token]
@@ -74,8 +92,12 @@ class TextDecoder:
         if not text:
             return ""
         self._seen += len(text)
-        if self._stops:
+        first = ""
+        if self._before is not None and not self._before.answering:
+            first, text = self._before.push(text)
+        if self._stops and text:
             text = self._released(self._held + text)
+        text = first + text
         self._shown += len(text)
         return text
 
@@ -85,10 +107,15 @@ class TextDecoder:
             return ""
         rest = self._decode(b"", True)
         self._seen += len(rest)
+        first = ""
+        if self._before is not None and not self._before.answering:
+            first, rest = self._before.push(rest)
+            rest += self._before.flush()
         text, self._held = self._held + rest, ""
         start, stop = self._match(text)
         if stop is not None:
             text = self._cut(text, start, stop)
+        text = first + text
         self._shown += len(text)
         return text
 

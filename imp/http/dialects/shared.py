@@ -91,6 +91,7 @@ class Conversation:
             generated=sum(u.generated if u else len(c.tokens) for u, c in zip(done, self.choices, strict=True)),
             drafted=sum(u.drafted for u in done if u),
             accepted=sum(u.accepted for u in done if u),
+            reasoning=sum(u.reasoning for u in done if u),
         )
 
     def timings(self) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def usage_json(usage: Usage) -> dict[str, Any]:
         "total_tokens": usage.prompt + usage.generated,
         "prompt_tokens_details": {"cached_tokens": usage.cached},
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": usage.reasoning,
             "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0,
         },

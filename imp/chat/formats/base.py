@@ -1,0 +1,107 @@
+"""What a format is, and the program that reads an answer with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..answer import Answer
+from ..reader import Reader, Reading, Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """What stands around reasoning in the output."""
+
+    open: str
+    close: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function the model may call. parameters: its JSON Schema, {} where none was given."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+Tools = Mapping[str, Tool]  # by name
+ParseCalls = Callable[[str, Reader, Answer, Tools], Steps]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a family of models writes calls.
+
+    openers: texts that begin calls wherever they stand.
+    parse(opener, reader, answer, tools): reads the calls behind an opener, their closing markers included. Where what
+    follows is no call it raises NotACall before it has begun one; where the output ends inside a call it returns.
+    closers: further texts of the format that may be control tokens, and must be seen by `parse`.
+    """
+
+    name: str
+    openers: tuple[str, ...]
+    parse: ParseCalls
+    closers: tuple[str, ...] = ()
+
+
+class NotACall(Exception):
+    """What follows an opener is no call: it is text."""
+
+
+def program(
+    format: Format | None, thinking: Thinking | None, started: bool, answer: Answer, tools: Tools
+) -> Callable[[Reader], Steps]:
+    """The parser of an answer: reasoning first, where there is any, then text with calls in it.
+
+    started: the prompt ends inside the reasoning."""
+
+    def steps(reader: Reader) -> Steps:
+        openers = format.openers if format is not None and tools else ()
+        again: tuple[str, ...] = ()
+        if thinking is not None and (yield from _reasoning(reader, answer, thinking, started)):
+            again = (thinking.close,)
+        while marker := (yield from reader.until(openers + again, answer.text)):
+            if marker in again:
+                again = ()
+            else:
+                assert format is not None
+                yield from _calls(format, marker, reader, answer, tools)
+        answer.finish()
+
+    return steps
+
+
+def _reasoning(reader: Reader, answer: Answer, thinking: Thinking, started: bool) -> Reading[bool]:
+    """Reasoning, if the output begins with it or the prompt opened it. An opening marker that is written although the
+    prompt has one is swallowed. True: it was empty, and what follows may be closed by a second marker."""
+    space = yield from reader.space()
+    if not (yield from reader.match(thinking.open)) and not started:
+        answer.text(space)
+        return False
+    empty = True
+
+    def emit(text: str) -> None:
+        nonlocal empty
+        empty = empty and not text.strip()
+        answer.reasoning(text)
+
+    closed = yield from reader.until((thinking.close,), emit)
+    if closed:
+        answer.thought()
+    return bool(closed) and empty
+
+
+def _calls(format: Format, opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
+    calls = answer.calls
+    reader.keep()
+    try:
+        yield from format.parse(opener, reader, answer, tools)
+    except NotACall:
+        if answer.calls == calls:
+            answer.text(opener + reader.kept())
+            return
+    if answer.in_call:
+        answer.cut_off(opener + reader.kept())
+    reader.kept()
