@@ -24,6 +24,7 @@ from imp.http.router import Router
 from imp.http.routes.table import routes
 from imp.http.server import Server, ServerSettings
 from imp.http.services import Services, State
+from imp.http.store import ResponseStore
 from imp.memory import OutOfMemory
 from imp.obs import log as logs
 from imp.obs.metrics import Metrics
@@ -140,6 +141,11 @@ class App:
             max_queued_tokens=own.server.max_queued_tokens,
             request_timeout_s=own.server.request_timeout_s,
             ping_s=own.server.sse_ping_seconds,
+            responses=ResponseStore(
+                own.server.response_store_entries,
+                own.server.response_store_mib << 20,
+                own.server.response_store_ttl_s,
+            ),
             other_models=lambda: sorted(models.list_models(own.model.models_dir)),
         )
 
@@ -295,9 +301,15 @@ class App:
         limit_s = self.settings.server.model_swap_drain_ms / 1000
         if busy := self.server.busy:
             say(f"imp-server: finishing {busy} requests, at most {limit_s:g} s more; a second signal ends at once")
-        if not await self.server.drain(limit_s) and self.engine is not None:
+        if not await self._finished(limit_s) and self.engine is not None:
             await self.engine.stop()
-            await self.server.drain(5.0)
+            await self._finished(5.0)
+
+    async def _finished(self, limit_s: float) -> bool:
+        """Everybody has their answer, and nothing runs in the background either."""
+        deadline = time.monotonic() + limit_s
+        answered = await self.server.drain(limit_s)
+        return await self.services.settled(max(0.0, deadline - time.monotonic())) and answered
 
     async def _close(self) -> None:
         await self.server.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from imp import absent, settings
-from imp.http.dialects import anthropic, embeddings, openai_chat, openai_completions, rerank
+from imp.http.dialects import anthropic, embeddings, openai_chat, openai_completions, rerank, responses
 from imp.http.fields import markdown
 from imp.http.routes import tokens
 from imp.obs import metrics
@@ -94,6 +94,8 @@ def fields_page() -> str:
     sections = {
         "POST /v1/chat/completions": openai_chat.FIELDS,
         "POST /v1/completions": openai_completions.FIELDS,
+        "POST /v1/responses and /v1/responses/input_tokens": responses.FIELDS,
+        "POST /v1/responses/compact": responses.COMPACT,
         "POST /v1/messages and /v1/messages/count_tokens": anthropic.FIELDS,
         "POST /v1/embeddings": embeddings.FIELDS,
         "POST /v1/rerank, /v2/rerank and /rerank": rerank.RERANK,

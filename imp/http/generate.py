@@ -63,7 +63,7 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
             [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
     conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None)
     writer = openai_chat.Writer(ask, header, conversation, loaded.tokenizer)
-    return await _run(services, [prepared], writer, recorder, ask.stream, ask.ignored)
+    return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored)
 
 
 async def completions(services: Services, request: HttpRequest) -> Response:
@@ -80,7 +80,7 @@ async def completions(services: Services, request: HttpRequest) -> Response:
     conversation = Conversation([(each.id, each.n) for each in prepared], recorder.timings if ask.timings else None)
     texts = [p if isinstance(p, str) else loaded.tokenizer.decode(p) for p in wanted.prompts]
     writer = openai_completions.Writer(ask, header, conversation, loaded.tokenizer, texts, [p.prompt for p in prepared])
-    return await _run(services, prepared, writer, recorder, ask.stream, ask.ignored)
+    return await answer(services, prepared, writer, recorder, ask.stream, ask.ignored)
 
 
 async def messages(services: Services, request: HttpRequest) -> Response:
@@ -98,7 +98,7 @@ async def messages(services: Services, request: HttpRequest) -> Response:
     conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None)
     writer = anthropic.Writer(header, conversation, request.id)
     headers = _echoed(services, request)
-    return await _run(services, [prepared], writer, recorder, ask.stream, ask.ignored, headers, anthropic.PING)
+    return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored, headers, anthropic.PING)
 
 
 async def count_tokens(services: Services, request: HttpRequest) -> Response:
@@ -173,7 +173,7 @@ def _reworded[T](work: Callable[[], T]) -> T:
         raise anthropic.reworded(error) from None
 
 
-async def _run(
+async def answer(
     services: Services,
     prepared: Sequence[Request],
     writer: Writer,

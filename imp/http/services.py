@@ -19,6 +19,8 @@ from imp import __version__
 from imp.chat.message import Refused
 from imp.chat.prepare import ModelFacts, compile_constraint
 from imp.http.errors import ApiError, model_not_found, too_many, unavailable
+from imp.http.seal import Seal
+from imp.http.store import ResponseStore
 from imp.obs.log import Once
 from imp.obs.metrics import Metrics
 from imp.obs.record import RequestRecord
@@ -102,6 +104,10 @@ class Services:
     other_models: Callable[[], list[str]] = list  # names in the models dir
     said: Once = field(default_factory=Once)  # what of the ignored fields and betas was logged
     generating: set[Generating] = field(default_factory=set)
+    responses: ResponseStore = field(default_factory=ResponseStore)
+    seal: Seal = field(default_factory=Seal)
+    background: set[asyncio.Task[None]] = field(default_factory=set)  # generations nobody's connection waits for
+    socket_limit_s: float = 3600.0  # a WebSocket lives so long
 
     def serving(self, model: str | None) -> Loaded:
         """The model for a request that names `model`. ApiError 404 or 503."""
@@ -135,6 +141,12 @@ class Services:
             yield
         finally:
             self.generating.discard(one)
+
+    async def settled(self, timeout_s: float) -> bool:
+        """Wait for what runs in the background; True where nothing does any more."""
+        if self.background:
+            await asyncio.wait(self.background, timeout=timeout_s)
+        return not self.background
 
     async def prepare[T](self, work: Callable[[], T]) -> T:
         """Run a pure function in the pool; what it refuses becomes a 400."""

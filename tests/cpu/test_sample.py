@@ -227,7 +227,9 @@ def test_masks_in_any_order_of_bits_ban_what_a_bias_of_minus_infinity_bans(
     aliases = np.stack([alike, rng.integers(0, len(tokens), len(alike))], axis=1).astype(np.int32)
     bits = rng.random((8, -(-len(tokens) // 32) * 32)) < share
     bits[:, 0] = True
-    rows: list[dict] = [{"u": rng.random(), "temperature": t, "top_p": p} for t in (0.0, 1.0) for p in (0.3, 0.8, 0.9, 1)]
+    rows: list[dict] = [
+        {"u": rng.random(), "temperature": t, "top_p": p} for t in (0.0, 1.0) for p in (0.3, 0.8, 0.9, 1)
+    ]
     plan = copied(
         make_plan(rows, vocab),
         masks=np.packbits(bits, axis=1, bitorder="little").view(np.uint32),

@@ -257,5 +257,6 @@ async def serving(
         runner.held.set()
         await server.close()
         await engine.stop()
+        assert await services.settled(5)
         services.pool.shutdown()
         services.compilers.shutdown()

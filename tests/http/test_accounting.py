@@ -146,9 +146,7 @@ def test_who_leaves_has_used_what_the_model_drew(path, streamed):
     async def main():
         async with books(["x"] * 400, step_s=0.002) as (server, account):
             body = {"prompt": ["x", "y"], "n": 2} if path == TEXT else {"messages": HI}
-            await _leave(
-                server, path, body | {"max_tokens": 300, "stream": streamed}, lambda: server.runner.drawn > 20
-            )
+            await _leave(server, path, body | {"max_tokens": 300, "stream": streamed}, lambda: server.runner.drawn > 20)
             [record] = await account.closed(1)
             assert record.outcome is Outcome.CANCELLED and record.completion_tokens > 20
             assert record.prompt_tokens == (2 if path == TEXT else len(ONE_TURN))

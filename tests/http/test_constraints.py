@@ -34,7 +34,13 @@ FORMS: list[tuple[dict[str, Any], ConstraintKind, str, str, bool | None]] = [
         *(S, "true", "response_format.json_schema.schema", None),
     ),
     ({"response_format": {"type": "regex", "regex": "a+"}}, R, "a+", "response_format.regex", None),
-    ({"response_format": {"type": "grammar", "grammar": 'root ::= "a"'}}, G, 'root ::= "a"', "response_format.grammar", None),
+    (
+        {"response_format": {"type": "grammar", "grammar": 'root ::= "a"'}},
+        G,
+        'root ::= "a"',
+        "response_format.grammar",
+        None,
+    ),
     ({"guided_json": SCHEMA}, S, TEXT, "guided_json", None),
     ({"guided_json": TEXT}, S, TEXT, "guided_json", None),
     ({"guided_regex": r"\d+"}, R, r"\d+", "guided_regex", None),
@@ -156,7 +162,9 @@ class Compiler:
 def test_the_engine_gets_the_grammar_and_the_second_request_compiles_nothing(path):
     compiler = Compiler()
     body = {"prompt": "x"} if path == "/v1/completions" else CHAT
-    form = {"output_format": {"type": "json_schema", "schema": SCHEMA}} if "messages" in path else {"guided_json": SCHEMA}
+    form = (
+        {"output_format": {"type": "json_schema", "schema": SCHEMA}} if "messages" in path else {"guided_json": SCHEMA}
+    )
 
     async def test() -> None:
         async with serving(["He", "y"], constraints=compiler) as harness:

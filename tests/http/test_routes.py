@@ -137,9 +137,7 @@ def test_a_request_that_takes_too_long_ends():
             *_, error, done = await server.sse("/v1/completions", prompt="x", max_tokens=300)
             assert done == "[DONE]" and error["error"]["code"] == "request_timeout"
             await server.until(lambda: server.engine.stats.running == 0)
-            await server.until(
-                lambda: "imp_requests_timed_out_total 2" in server.services.metrics.expose().decode()
-            )
+            await server.until(lambda: "imp_requests_timed_out_total 2" in server.services.metrics.expose().decode())
 
     run(main())
 

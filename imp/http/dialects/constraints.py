@@ -38,6 +38,21 @@ RESPONSE_FORMAT = Field(
     ),
 )
 
+TEXT_FORMAT = Field(
+    "format",
+    Kind.OBJECT,
+    doc="What the whole output must be.",
+    fields=(
+        Field("type", Kind.STRING, choices=("text", "json_object", "json_schema", "regex", "grammar"), required=True),
+        Field("name", Kind.STRING, doc="Said back."),
+        Field("description", Kind.STRING, doc="Said back."),
+        Field("schema", _SCHEMA, doc="With type json_schema; with json_object: the same."),
+        Field("strict", Kind.BOOLEAN, doc="Every schema is enforced exactly. Said back."),
+        Field("regex", Kind.STRING, min_items=1, doc="With type regex: matched by the whole output."),
+        Field("grammar", Kind.STRING, min_items=1, doc="With type grammar: GBNF or Lark."),
+    ),
+)
+
 CONSTRAINTS = (
     Field("grammar", Kind.STRING, doc="GBNF or Lark; empty: none."),
     Field("json_schema", _SCHEMA, doc="A schema for the whole output, as llama.cpp has it."),
@@ -75,6 +90,14 @@ def constraint(parsed: Parsed) -> ConstraintSpec | None:
     return only(found)
 
 
+def constraint_of_text(parsed: Parsed) -> ConstraintSpec | None:
+    """The same for the Responses dialect, from `text.format` and CONSTRAINTS."""
+    found = [*_from_text_format((parsed["text"] or {}).get("format")), *_from_fields(parsed)]
+    if parsed["structured_outputs"] is not None:
+        found += _from_structured_outputs(parsed["structured_outputs"])
+    return only(found)
+
+
 def only(found: list[ConstraintSpec]) -> ConstraintSpec | None:
     """The one there is. ApiError naming both where there are two."""
     if len(found) > 1:
@@ -98,6 +121,17 @@ def _from_response_format(given: Mapping[str, Any] | None) -> list[ConstraintSpe
     if kind == "json_schema":
         wanted = _needed(given, kind, path)
         return [schema(_needed(wanted, "schema", f"{path}.{kind}"), f"{path}.{kind}.schema")]
+    return [_text(kind, _needed(given, kind, path), f"{path}.{kind}")]
+
+
+def _from_text_format(given: Mapping[str, Any] | None) -> list[ConstraintSpec]:
+    kind, path = "text" if given is None else given["type"], "text.format"
+    if given is None or kind == "text":
+        return []
+    if kind == "json_object" and given["schema"] is None:
+        return [schema(_ANY_OBJECT, path)]
+    if kind in ("json_object", "json_schema"):
+        return [schema(_needed(given, "schema", path), f"{path}.schema")]
     return [_text(kind, _needed(given, kind, path), f"{path}.{kind}")]
 
 

@@ -22,9 +22,8 @@ from imp.http.dialects.shared import (
     Choice,
     Conversation,
     Pieces,
-    clamp,
+    logprob_json,
     prompt_logprobs_json,
-    token_string,
     usage_json,
 )
 from imp.http.errors import ApiError, Envelope, bad_request, envelope
@@ -292,12 +291,4 @@ class Writer:
         }
 
     def _logprobs(self, entries: list[TokenLogprob]) -> dict[str, Any]:
-        return {"content": [self._logprob(entry) for entry in entries], "refusal": None}
-
-    def _logprob(self, entry: TokenLogprob) -> dict[str, Any]:
-        top = [self._token(token, logprob) for token, logprob in entry.top]
-        return self._token(entry.token, entry.logprob) | {"top_logprobs": top}
-
-    def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        raw = self.pieces.token_bytes(token)
-        return {"token": token_string(self.pieces, token), "logprob": clamp(logprob), "bytes": list(raw)}
+        return {"content": [logprob_json(entry, self.pieces) for entry in entries], "refusal": None}

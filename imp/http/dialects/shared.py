@@ -145,6 +145,17 @@ def token_string(pieces: Pieces, token: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
+def logprob_json(entry: TokenLogprob, pieces: Pieces) -> dict[str, Any]:
+    """OpenAI's shape of one output token, its alternatives below it."""
+    top = [_token_json(token, logprob, pieces) for token, logprob in entry.top]
+    return _token_json(entry.token, entry.logprob, pieces) | {"top_logprobs": top}
+
+
+def _token_json(token: int, logprob: float, pieces: Pieces) -> dict[str, Any]:
+    raw = pieces.token_bytes(token)
+    return {"token": token_string(pieces, token), "logprob": clamp(logprob), "bytes": list(raw)}
+
+
 class TokenTexts:
     """Texts of consecutive tokens that join to the text of the whole: a character belongs to the token that ends it."""
 

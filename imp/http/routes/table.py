@@ -8,7 +8,7 @@ from typing import Any
 from imp.http import generate
 from imp.http.message import HttpRequest, Response, json_response
 from imp.http.router import Access, Handler, Route, with_aliases
-from imp.http.routes import control, info, models, probes, tokens, ui
+from imp.http.routes import control, info, models, probes, responses, responses_socket, tokens, ui
 from imp.http.services import Services
 
 Bound = Callable[[Services, HttpRequest], Awaitable[Response]]
@@ -40,6 +40,14 @@ def routes(
         Route(("POST",), "/v1/rerank", on(generate.rank), key, generates=True),
         Route(("POST",), "/v2/rerank", on(generate.rank), key, generates=True),
         Route(("POST",), "/v1/score", on(generate.score), key, generates=True),
+        Route(("POST",), "/v1/responses", on(responses.create), key, generates=True),
+        Route(("GET",), "/v1/responses", on(responses_socket.opened), key),
+        Route(("POST",), "/v1/responses/input_tokens", on(responses.input_tokens), key),
+        Route(("POST",), "/v1/responses/compact", on(responses.compact), key, generates=True),
+        Route(("GET",), "/v1/responses/{id}", on(responses.retrieve), key),
+        Route(("DELETE",), "/v1/responses/{id}", on(responses.delete), key),
+        Route(("POST",), "/v1/responses/{id}/cancel", on(responses.cancel), key),
+        Route(("GET",), "/v1/responses/{id}/input_items", on(responses.input_items), key),
         Route(("GET",), "/v1/models", on(models.listing), key),
         Route(("GET",), "/v1/models/{id}", on(models.one), key),
         Route(("POST",), "/tokenize", on(tokens.tokenize), key),

@@ -1,0 +1,288 @@
+"""Items of a Responses conversation: checked on the way in, and what a chat template gets of them (WIRE.md 4.2).
+
+An item is a JSON object with an id. What clients send is brought into the form in which `input_items` shows it and in
+which the store keeps it; the messages are made from that form alone, so a conversation gives the same prompt whether it
+is sent again item by item or continued by `previous_response_id`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from imp.chat.message import Message
+from imp.http.errors import ApiError, bad_request
+from imp.http.fields import wrong
+
+Item = Mapping[str, Any]
+Lookup = Callable[[str], Item | None]  # a stored item by its id
+Unseal = Callable[[str], Sequence[Item] | None]  # what a compaction holds; None: it was not made by this server
+
+MAX_ITEMS = 10_000
+CALLS = ("function_call", "custom_tool_call")
+OUTPUTS = ("function_call_output", "custom_tool_call_output")
+ROLES = ("user", "assistant", "system", "developer")
+
+
+def read_items(given: str | Sequence[Any], lookup: Lookup, path: str = "input") -> tuple[Item, ...]:
+    """Items of a request in their kept form; references are replaced by what they name. ApiError 400 with the path."""
+    if isinstance(given, str):
+        return (message_item("user", given),)
+    return tuple(_item(item, f"{path}[{i}]", lookup) for i, item in enumerate(given))
+
+
+def message_item(role: str, text: str) -> Item:
+    return _message({"role": role, "content": text}, "")
+
+
+def new_id(prefix: str) -> str:
+    return prefix + secrets.token_hex(12)
+
+
+def check_calls(history: Iterable[Item], items: Sequence[Item], path: str = "input") -> None:
+    """Every output must follow its call. ApiError 400 naming the one that does not."""
+    called = {item["call_id"] for item in history if item["type"] in CALLS}
+    for i, item in enumerate(items):
+        if item["type"] in CALLS:
+            called.add(item["call_id"])
+        elif item["type"] in OUTPUTS and item["call_id"] not in called:
+            where = f"{path}[{i}].call_id"
+            raise bad_request(where, f'"{where}": no call before this output has the id "{item["call_id"][:100]}".')
+
+
+# -- one item in ----------------------------------------------------------------------------------
+
+
+def _item(item: Any, path: str, lookup: Lookup) -> Item:
+    if not isinstance(item, dict):
+        raise wrong(path, "an object", item)
+    kind = item.get("type")
+    if kind is None:  # both are known by their other fields
+        kind = "item_reference" if "id" in item and "role" not in item else "message"
+    if kind == "item_reference":
+        return _reference(item, path, lookup)
+    reader = _READERS.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        known = ", ".join(f'"{name}"' for name in (*_READERS, "item_reference"))
+        raise wrong(f"{path}.type", f"one of {known}", kind)
+    return reader(item, path)
+
+
+def _reference(item: Item, path: str, lookup: Lookup) -> Item:
+    name = _text(item, "id", path)
+    found = lookup(name)
+    if found is None:
+        where = f"{path}.id"
+        raise bad_request(where, f'"{where}": no item "{name[:100]}" is stored.', "item_not_found")
+    return found
+
+
+def _message(item: Item, path: str) -> Item:
+    role, content = item.get("role"), item.get("content")
+    if role not in ROLES:
+        raise wrong(f"{path}.role", "one of " + ", ".join(f'"{known}"' for known in ROLES), role)
+    if isinstance(content, str):
+        content = [{"type": "output_text" if role == "assistant" else "input_text", "text": content}]
+    if not isinstance(content, list):
+        raise wrong(f"{path}.content", "a string or an array of parts", content)
+    parts = [_part(part, f"{path}.content[{j}]") for j, part in enumerate(content)]
+    kept = {"id": _id(item, "msg_", path), "type": "message", "status": "completed", "role": role, "content": parts}
+    phase = item.get("phase")
+    if phase not in (None, "commentary", "final_answer"):
+        raise wrong(f"{path}.phase", '"commentary" or "final_answer"', phase)
+    return kept if phase is None else kept | {"phase": phase}
+
+
+_UNSUPPORTED_PARTS = {
+    "input_image": ("vision_unavailable", "image input is not supported by this model."),
+    "input_audio": ("audio_unavailable", "audio input is not supported by this model."),
+    "input_file": ("file_unavailable", "file input is not supported by this server."),
+}
+
+
+def _part(part: Any, path: str) -> Item:
+    """One text of a message, or of a tool's output."""
+    if not isinstance(part, dict):
+        raise wrong(path, "an object", part)
+    kind = part.get("type")
+    if isinstance(kind, str) and kind in _UNSUPPORTED_PARTS:
+        code, reason = _UNSUPPORTED_PARTS[kind]
+        raise ApiError(400, code, f'"{path}": {reason}', path)
+    if kind == "refusal":
+        return {"type": kind, "refusal": _text(part, "refusal", path)}
+    if kind == "output_text":
+        return {"type": kind, "text": _text(part, "text", path), "annotations": [], "logprobs": []}
+    if kind in ("input_text", "text"):
+        return {"type": "input_text", "text": _text(part, "text", path)}
+    raise wrong(f"{path}.type", 'one of "input_text", "output_text", "refusal"', kind)
+
+
+def _function_call(item: Item, path: str) -> Item:
+    return _call(item, path, "fc_") | {"arguments": _text(item, "arguments", path)}
+
+
+def _custom_call(item: Item, path: str) -> Item:
+    return _call(item, path, "ctc_") | {"input": _text(item, "input", path)}
+
+
+def _call(item: Item, path: str, prefix: str) -> dict[str, Any]:
+    return {
+        "id": _id(item, prefix, path),
+        "type": item["type"],
+        "status": "completed",
+        "call_id": _text(item, "call_id", path),
+        "name": _text(item, "name", path),
+    }
+
+
+def _output(item: Item, path: str) -> Item:
+    output = item.get("output")
+    if isinstance(output, list):
+        output = [_part(part, f"{path}.output[{j}]") for j, part in enumerate(output)]
+    elif not isinstance(output, str):
+        raise wrong(f"{path}.output", "a string or an array of parts", output)
+    kept = {"id": _id(item, "fco_", path), "type": item["type"], "status": "completed"}
+    return kept | {"call_id": _text(item, "call_id", path), "output": output}
+
+
+def _reasoning(item: Item, path: str) -> Item:
+    """What the model thought, in the clear. `encrypted_content` of other servers is kept, and says nothing here."""
+    thoughts = {key: _texts(item.get(key), f"{path}.{key}", kind) for key, kind in _THOUGHTS.items()}
+    kept: dict[str, Any] = {"id": _id(item, "rs_", path), "type": "reasoning"} | thoughts
+    sealed = item.get("encrypted_content")
+    if sealed is not None and not isinstance(sealed, str):
+        raise wrong(f"{path}.encrypted_content", "a string", sealed)
+    return kept if sealed is None else kept | {"encrypted_content": sealed}
+
+
+_THOUGHTS = {"summary": "summary_text", "content": "reasoning_text"}
+
+
+def _texts(value: Any, path: str, kind: str) -> list[Item]:
+    if value is not None and not isinstance(value, list):
+        raise wrong(path, "an array of texts", value)
+    texts: list[Item] = []
+    for j, part in enumerate(value or ()):
+        if not isinstance(part, dict) or part.get("type") != kind:
+            raise wrong(f"{path}[{j}]", f'an object of type "{kind}"', part)
+        texts.append({"type": kind, "text": _text(part, "text", f"{path}[{j}]")})
+    return texts
+
+
+def _compaction(item: Item, path: str) -> Item:
+    sealed = _text(item, "encrypted_content", path)
+    return {"id": _id(item, "cmp_", path), "type": "compaction", "encrypted_content": sealed}
+
+
+def _id(item: Item, prefix: str, path: str) -> str:
+    """The client's id, whatever it is called by; a new one where it gives none."""
+    given = item.get("id")
+    if given is not None and (not isinstance(given, str) or len(given) > 1000):
+        raise wrong(f"{path}.id", "a string of at most 1000 characters", given)
+    return given or new_id(prefix)
+
+
+def _text(item: Item, key: str, path: str) -> str:
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise wrong(f"{path}.{key}", "a string", value)
+    return value
+
+
+_READERS: dict[str, Callable[[Item, str], Item]] = {
+    "message": _message,
+    "function_call": _function_call,
+    "function_call_output": _output,
+    "custom_tool_call": _custom_call,
+    "custom_tool_call_output": _output,
+    "reasoning": _reasoning,
+    "compaction": _compaction,
+}
+
+
+# -- to messages ----------------------------------------------------------------------------------
+
+
+def messages(instructions: str | None, items: Iterable[Item], unseal: Unseal) -> tuple[Message, ...]:
+    """The turns of a conversation. What an assistant said in a row, thoughts, text and calls, is one turn.
+
+    ApiError 400 for a compaction that this process has not made.
+    """
+    turns = [Message("system", instructions)] if instructions else []
+    names: dict[str, str] = {}  # of what was called, by the id of the call
+    for item in unsealed(items, unseal):
+        message = _MESSAGES[item["type"]](item, names)
+        if turns and _goes_on(turns[-1], message):
+            turns[-1] = _joined(turns[-1], message)
+        else:
+            turns.append(message)
+    return tuple(turn if turn.content is not None or turn.tool_calls else replace(turn, content="") for turn in turns)
+
+
+def unsealed(items: Iterable[Item], unseal: Unseal) -> Iterable[Item]:
+    """The items, with what compactions hold in their place. ApiError 400 for one that this process has not made."""
+    for item in items:
+        if item["type"] != "compaction":
+            yield item
+            continue
+        kept = unseal(item["encrypted_content"])
+        if kept is None:
+            message = "A compaction can be read only by the server process that has made it."
+            raise bad_request("input", message, "invalid_encrypted_content")
+        yield from kept
+
+
+def _said(item: Item, names: dict[str, str]) -> Message:
+    return Message(item["role"], text_of(item["content"]))
+
+
+def _thought(item: Item, names: dict[str, str]) -> Message:
+    thoughts = "\n".join(part["text"] for part in item["content"] or item["summary"])
+    return Message("assistant", None, reasoning=thoughts or None)
+
+
+def _called(item: Item, names: dict[str, str]) -> Message:
+    names[item["call_id"]] = item["name"]
+    arguments = item["arguments"] if item["type"] == "function_call" else {"input": item["input"]}
+    function = {"name": item["name"], "arguments": arguments}
+    return Message("assistant", None, tool_calls=({"id": item["call_id"], "type": "function", "function": function},))
+
+
+def _answered(item: Item, names: dict[str, str]) -> Message:
+    output = item["output"]
+    text = output if isinstance(output, str) else text_of(output)
+    return Message("tool", text, name=names.get(item["call_id"]), tool_call_id=item["call_id"])
+
+
+_MESSAGES: dict[str, Callable[[Item, dict[str, str]], Message]] = {
+    "message": _said,
+    "reasoning": _thought,
+    "function_call": _called,
+    "custom_tool_call": _called,
+    "function_call_output": _answered,
+    "custom_tool_call_output": _answered,
+}
+
+
+def text_of(parts: Iterable[Item]) -> str:
+    """The text of a message, or of a tool's output."""
+    return "\n".join(part["refusal"] if part["type"] == "refusal" else part["text"] for part in parts)
+
+
+def _goes_on(turn: Message, more: Message) -> bool:
+    """Thoughts come first, then text, then calls: what is out of this order begins another turn."""
+    if not turn.role == more.role == "assistant":
+        return False
+    if more.tool_calls:
+        return True
+    return turn.content is None and not turn.tool_calls
+
+
+def _joined(turn: Message, more: Message) -> Message:
+    thoughts = [each for each in (turn.reasoning, more.reasoning) if each]
+    content = turn.content if more.content is None else more.content
+    return replace(
+        turn, content=content, reasoning="\n".join(thoughts) or None, tool_calls=turn.tool_calls + more.tool_calls
+    )
