@@ -95,16 +95,28 @@ def complement(dfa: Dfa) -> Dfa:
 
 def from_expr(expr: Expr, search: bool = False) -> Dfa:
     """The texts that match as a whole, or with `search` those that hold a match somewhere."""
-    items: list[Expr] = list(expr.items) if isinstance(expr, e.Concat) else [expr]
-    before, after = _is_anchor(items[:1], e.TEXT_START), _is_anchor(items[-1:], e.TEXT_END)
-    items = items[before : len(items) - after or None] if len(items) > before else []
-    anything = e.star(e.Chars(ALL))
-    if search and not before:
-        items.insert(0, anything)
-    if search and not after:
-        items.append(anything)
-    positions = Positions(e.concat(items))
-    return _Subsets(positions, 1 << len(positions.sets) - 1 if search and not after else 0).dfa()
+    if search:
+        items = _items(expr)
+        anything = e.star(e.Chars(ALL))
+        before = [] if _is_anchor(items[:1], e.TEXT_START) else [anything]
+        after = [] if _is_anchor(items[-1:], e.TEXT_END) else [anything]
+        expr = e.concat([*before, *items, *after])
+    positions = Positions(unanchored(expr))
+    return _Subsets(positions, 1 << len(positions.sets) - 1 if search and after else 0).dfa()
+
+
+def unanchored(expr: Expr) -> Expr:
+    """Without an anchor at the very beginning and the very end, for a match of the whole text."""
+    items = _items(expr)
+    if _is_anchor(items[:1], e.TEXT_START):
+        items = items[1:]
+    if _is_anchor(items[-1:], e.TEXT_END):
+        items = items[:-1]
+    return e.concat(items)
+
+
+def _items(expr: Expr) -> list[Expr]:
+    return list(expr.items) if isinstance(expr, e.Concat) else [expr]
 
 
 def _is_anchor(items: Sequence[Expr], contexts: int) -> bool:

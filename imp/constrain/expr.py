@@ -54,9 +54,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Token:
-    """A control token of the vocabulary."""
+    """A token a grammar names: its bytes in the automaton."""
 
-    token: int
+    data: bytes
 
 
 Expr = Chars | Concat | Alternate | Repeat | Assert | Reference | Token
@@ -108,6 +108,36 @@ def optional(body: Expr) -> Expr:
 
 def star(body: Expr) -> Expr:
     return Repeat(body, 0, UNBOUNDED)
+
+
+class Nest:
+    """Groups being read, without recursion: items of alternatives of groups in groups."""
+
+    def __init__(self) -> None:
+        self._groups: list[tuple[list[Expr], list[Expr]]] = [([], [])]  # (alternatives, items of the newest)
+
+    @property
+    def depth(self) -> int:
+        """Open groups, the outermost not counted."""
+        return len(self._groups) - 1
+
+    @property
+    def items(self) -> list[Expr]:
+        """Of the alternative being read."""
+        return self._groups[-1][1]
+
+    def open(self) -> None:
+        self._groups.append(([], []))
+
+    def alternative(self) -> None:
+        branches, items = self._groups[-1]
+        branches.append(concat(items))
+        items.clear()
+
+    def close(self) -> Expr:
+        """The innermost group, which is no longer open."""
+        self.alternative()
+        return alternate(self._groups.pop()[0])
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import string
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from . import expr as e
 from .charset import ALL, DIGITS, LINE_TERMINATORS, SPACES, WORD, CharSet
@@ -90,24 +90,6 @@ class _Flags:
         return _Flags(**(values | {name: to for name in letters if name in "imsx"}))
 
 
-@dataclass(slots=True)
-class _Group:
-    """An open group: its alternatives so far, the last one's items."""
-
-    offset: int
-    outer: _Flags  # what is in force after it
-    branches: list[Expr] = field(default_factory=list)
-    items: list[Expr] = field(default_factory=list)
-
-    def next_branch(self) -> None:
-        self.branches.append(e.concat(self.items))
-        self.items = []
-
-    def close(self) -> Expr:
-        self.next_branch()
-        return e.alternate(self.branches)
-
-
 _BOUNDS = re.compile(r"\{(?=[0-9,])([0-9]*)(,?)([0-9]*)\}")
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "a": 7}
 _CLASSES = {"d": DIGITS, "D": ~DIGITS, "w": WORD, "W": ~WORD, "s": SPACES, "S": ~SPACES}
@@ -121,7 +103,8 @@ class _Parser:
     def __init__(self, text: str):
         self.text, self.at = text, 0
         self.flags = _Flags()
-        self.open: list[_Group] = [_Group(0, self.flags)]
+        self.nest = e.Nest()
+        self.outer: list[tuple[int, _Flags]] = []  # of each open group: its offset, the flags after it
         self.empty_class: int | None = None
 
     def peek(self, text: str) -> bool:
@@ -149,20 +132,19 @@ class _Parser:
             if char == "(":
                 self.group(start)
             elif char == ")":
-                if len(self.open) == 1:
+                if not self.outer:
                     raise _invalid(start, "unmatched ')'")
-                group = self.open.pop()
-                self.flags = group.outer
-                self.add(group.close())
+                self.flags = self.outer.pop()[1]
+                self.add(self.nest.close())
             elif char == "|":
-                self.open[-1].next_branch()
+                self.nest.alternative()
             elif char in "*+?" or _BOUNDS.match(self.text, start):
                 raise _invalid(start, "nothing to repeat")
             else:
                 self.atom(char, start)
-        if len(self.open) > 1:
-            raise _invalid(self.open[-1].offset, "unclosed '('")
-        return self.open[0].close()
+        if self.outer:
+            raise _invalid(self.outer[-1][0], "unclosed '('")
+        return self.nest.close()
 
     def skipped(self) -> bool:
         """Skip white space or a comment under the flag x."""
@@ -181,10 +163,10 @@ class _Parser:
             pass
         bounds = self.quantifier()
         if bounds is None:
-            self.open[-1].items.append(item)
+            self.nest.items.append(item)
             return
         low, high = bounds
-        self.open[-1].items.append(e.repeat(item, low, high))
+        self.nest.items.append(e.repeat(item, low, high))
         self.take("?")
         if self.peek("+"):
             raise _unsupported(self.at, f"a possessive quantifier, {_STREAM}")
@@ -227,7 +209,7 @@ class _Parser:
             self.add(e.Chars(self.cased(CharSet.chars(char))))
 
     def assertion(self, contexts: int, start: int) -> None:
-        self.open[-1].items.append(e.Assert(contexts, start))
+        self.nest.items.append(e.Assert(contexts, start))
         if self.at < len(self.text) and self.quantifier() is not None:
             raise _invalid(start, "nothing to repeat")
 
@@ -246,9 +228,10 @@ class _Parser:
             if inner is None:  # flags for the rest of the enclosing group
                 return
             flags = inner
-        if len(self.open) > e.MAX_NESTING:
+        if self.nest.depth == e.MAX_NESTING:
             raise RegexError(Code.TOO_LARGE, start, f"has a nesting of more than {e.MAX_NESTING} groups")
-        self.open.append(_Group(start, self.flags))
+        self.nest.open()
+        self.outer.append((start, self.flags))
         self.flags = flags
 
     def prefix(self, start: int) -> _Flags | None:
