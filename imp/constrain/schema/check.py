@@ -1,0 +1,105 @@
+"""Before the first token: every value a schema can lead to is looked at, so that what will be refused is refused now.
+
+It is found out, too, which values exist at all. A value exists if it can be finished: a list that must hold itself
+cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .algebra import Algebra, InProgress
+from .array_plan import ArrayPlan, CountedPlan, UniquePlan, plan_array
+from .budget import FORMULAS, Budget, too_large
+from .formula import Formula
+from .load import Place
+from .number_text import is_empty as no_number
+from .object_plan import ObjectPlan
+from .parse import self_reference
+from .shape import Shape
+
+Plan = ArrayPlan | CountedPlan | UniquePlan | ObjectPlan
+
+
+@dataclass(slots=True)
+class Value:
+    """One value as it will be written: a shape, with plans for its arrays and objects."""
+
+    shape: Shape
+    plans: list[Plan]
+    has_scalars: bool
+
+
+class Reachable:
+    """All values a formula leads to. `exists` says which of them can be finished."""
+
+    def __init__(self, algebra: Algebra, budget: Budget, any_order: bool) -> None:
+        self._algebra, self._budget, self._any_order = algebra, budget, any_order
+        self._values: dict[Formula, Value] = {}
+        self._existing: set[Formula] = set()
+
+    def add(self, root: Formula) -> None:
+        """Look at this formula and everything below it. Raises ConstraintError for what is not supported."""
+        new: dict[Formula, None] = {root: None}
+        order = []
+        while new:
+            formula = new.popitem()[0]
+            if formula in self._values:
+                continue
+            if len(self._values) >= FORMULAS:
+                raise too_large(f"the schema describes more than {FORMULAS} different values")
+            value = self._values[formula] = self._look(formula)
+            order.append(formula)
+            for plan in value.plans:
+                self._budget.spend()
+                new.update(dict.fromkeys(below for below in plan.formulas() if below not in self._values))
+        self._find_existing(order)
+
+    def _look(self, formula: Formula) -> Value:
+        try:
+            shape = self._algebra.expand(formula)
+        except InProgress as loop:
+            place = loop.formula.held
+            raise self_reference(place if isinstance(place, Place) else _anywhere(formula)) from None
+        plans: list[Plan] = [plan_array(arrays, self._algebra) for arrays in shape.arrays]
+        plans += [ObjectPlan(objects, self._algebra, self._any_order) for objects in shape.objects]
+        scalars = bool(
+            shape.null
+            or shape.booleans
+            or any(not no_number(numbers) for numbers in shape.numbers)
+            or any(not strings.is_empty for strings in shape.strings)
+        )
+        return Value(shape, plans, scalars)
+
+    def _find_existing(self, order: list[Formula]) -> None:
+        """The least fixpoint, from the values that need no others."""
+        waiting = list(reversed(order))
+        changed = True
+        while changed:
+            changed = False
+            left = []
+            for formula in waiting:
+                self._budget.spend()
+                value = self._values[formula]
+                if value.has_scalars or any(plan.exists(self.exists) for plan in value.plans):
+                    self._existing.add(formula)
+                    changed = True
+                else:
+                    left.append(formula)
+            waiting = left
+        for formula in order:  # with all that is known now
+            for plan in self._values[formula].plans:
+                plan.exists(self.exists)
+
+    def exists(self, formula: Formula) -> bool:
+        return formula in self._existing
+
+    def value(self, formula: Formula) -> Value:
+        return self._values[formula]
+
+
+def _anywhere(formula: Formula) -> Place:
+    for arg in formula.args:
+        if isinstance(arg.held, Place):
+            return arg.held
+    raise AssertionError("a formula that depends on itself holds a reference")

@@ -1,0 +1,248 @@
+"""From formulas to the automaton: a rule for each value, written when the automaton first reaches it.
+
+Nothing is refused here: what these rules need was made by `check` already.
+"""
+
+from __future__ import annotations
+
+from ..charset import Encoding
+from ..nfa import UNBOUNDED, Nfa
+from .array_plan import ArrayPlan, CountedPlan, UniquePlan
+from .array_plan import State as ArrayState
+from .check import Reachable
+from .formula import Formula
+from .keys import other_key
+from .literals import quoted
+from .number_text import emit_literals, emit_numbers
+from .object_plan import Member, ObjectPlan
+from .object_plan import State as ObjectState
+from .shape import Shape
+from .strings import Strings, unbounded
+from .whitespace import Spacer, Whitespace
+
+QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A
+
+
+class Lowering:
+    """Writes rules into `nfa`. A rule begins with a value's first byte and ends in `ret`."""
+
+    def __init__(self, nfa: Nfa, reachable: Reachable, whitespace: Whitespace) -> None:
+        self._nfa, self._reachable = nfa, reachable
+        self._space = Spacer(nfa, whitespace).before
+        self._rules: dict[Formula, int] = {}
+        self._strings: dict[Strings, int] = {}
+
+    def exists(self, formula: Formula) -> bool:
+        return self._reachable.exists(formula)
+
+    def rule(self, formula: Formula) -> int:
+        if formula not in self._rules:
+            self._rules[formula] = self._nfa.lazy(lambda: self._value(formula))
+        return self._rules[formula]
+
+    def _value(self, formula: Formula) -> int:
+        value = self._reachable.value(formula)
+        parts = self._scalars(value.shape)
+        for plan in value.plans:
+            if plan.exists(self._reachable.exists):
+                parts.append(self._plan(plan))
+        return parts[0] if len(parts) == 1 else self._nfa.eps(*parts)
+
+    def _plan(self, plan: ArrayPlan | CountedPlan | UniquePlan | ObjectPlan) -> int:
+        match plan:
+            case ArrayPlan():
+                return self._array(plan)
+            case CountedPlan():
+                return _Counted(self._nfa, plan, self).start()
+            case UniquePlan():
+                return _Unique(self._nfa, plan, self).start()
+            case ObjectPlan():
+                return _Object(self._nfa, plan, self).start()
+
+    # --- scalars ------------------------------------------------------------------------------------------------------
+
+    def _scalars(self, shape: Shape) -> list[int]:
+        words = [b"null"] if shape.null else []
+        words += [b"true" if value else b"false" for value in sorted(shape.booleans)]
+        parts = [emit_literals(self._nfa, words), *(emit_numbers(self._nfa, numbers) for numbers in shape.numbers)]
+        parts += [self._string(strings) for strings in shape.strings if not strings.is_empty]
+        return [part for part in parts if part is not None]
+
+    def _string(self, strings: Strings) -> int | None:
+        if strings.values is not None:
+            return emit_literals(self._nfa, map(quoted, strings.values))
+        if strings not in self._strings:
+            free = strings.language.is_everything
+            end = self._nfa.byte([(QUOTE, QUOTE, self._nfa.ret)])
+            body = strings.language.emit(
+                self._nfa, end, Encoding.JSON, strings.low, unbounded(strings.high), escapes=free
+            )
+            self._strings[strings] = self._nfa.byte([(QUOTE, QUOTE, body)])
+        return self._strings[strings]
+
+    # --- between values -----------------------------------------------------------------------------------------------
+
+    def opened(self, bracket: str, *contents: int) -> int:
+        return self._nfa.byte([(ord(bracket), ord(bracket), self._space(self._nfa.eps(*contents)))])
+
+    def closed(self, bracket: str) -> int:
+        return self._nfa.byte([(ord(bracket), ord(bracket), self._nfa.ret)])
+
+    def comma(self, following: int) -> int:
+        return self._nfa.byte([(COMMA, COMMA, self._space(following))])
+
+    def item(self, formula: Formula, after: int) -> int:
+        """The value, whitespace, then `after`."""
+        return self._nfa.call(self.rule(formula), self._space(after))
+
+    def spaced(self, after: int) -> int:
+        return self._space(after)
+
+    # --- arrays without memory ----------------------------------------------------------------------------------------
+
+    def _array(self, plan: ArrayPlan) -> int:
+        low, most = plan.limits(self._reachable.exists)
+        prefix = plan.arrays.prefix if most is None else plan.arrays.prefix[:most]
+        close = self.closed("]")
+        after = self._rest(plan.arrays.rest, low - len(prefix), None if most is None else most - len(prefix), close)
+        if not prefix:
+            return self._list(plan.arrays.rest, low, most, close)
+        for index in range(len(prefix) - 1, 0, -1):
+            following = self.comma(self.item(prefix[index], after))
+            after = self._nfa.eps(close, following) if index >= low else following
+        first = self.item(prefix[0], after)
+        return self.opened("[", *([close, first] if low <= 0 else [first]))
+
+    def _list(self, formula: Formula, low: int, most: int | None, close: int) -> int:
+        if most == 0:
+            return self.opened("[", close)
+        first = self.item(formula, self._rest(formula, low - 1, None if most is None else most - 1, close))
+        return self.opened("[", *([close, first] if low <= 0 else [first]))
+
+    def _rest(self, formula: Formula, low: int, most: int | None, close: int) -> int:
+        """After at least one item: `low` to `most` more, then the end."""
+        if most is not None and most <= 0:
+            return close
+        return self._nfa.repeat(
+            max(low, 0),
+            UNBOUNDED if most is None else most,
+            close,
+            lambda following: self.comma(self.item(formula, following)),
+        )
+
+
+class _Counted:
+    """Arrays with `contains`."""
+
+    def __init__(self, nfa: Nfa, plan: CountedPlan, lowering: Lowering) -> None:
+        self._nfa, self._plan, self._lowering = nfa, plan, lowering
+        self._close = lowering.closed("]")
+        self._after: dict[ArrayState, int] = {}
+
+    def start(self) -> int:
+        first = self._plan.first
+        close = [self._close] if self._plan.closes(first) else []
+        return self._lowering.opened("[", *close, *self._items(first))
+
+    def _items(self, state: ArrayState) -> list[int]:
+        return [
+            self._lowering.item(formula, self._node(following))
+            for formula, following in self._plan.items(state)
+            if self._plan.is_feasible(following) and self._lowering.exists(formula)
+        ]
+
+    def _node(self, state: ArrayState) -> int:
+        """After an item."""
+        if state not in self._after:
+            self._after[state] = self._nfa.lazy(lambda: self._following(state))
+        return self._after[state]
+
+    def _following(self, state: ArrayState) -> int:
+        close = [self._close] if self._plan.closes(state) else []
+        items = self._items(state)
+        return self._nfa.eps(*close, *([self._lowering.comma(self._nfa.eps(*items))] if items else []))
+
+
+class _Unique:
+    """Arrays of different values."""
+
+    def __init__(self, nfa: Nfa, plan: UniquePlan, lowering: Lowering) -> None:
+        self._nfa, self._plan, self._lowering = nfa, plan, lowering
+        self._close = lowering.closed("]")
+        self._after: dict[frozenset[bytes], int] = {}
+
+    def start(self) -> int:
+        close = [self._close] if self._plan.arrays.low == 0 else []
+        items = self._items(())
+        return self._lowering.opened("[", *close, *([items] if items is not None else []))
+
+    def _items(self, used: tuple[bytes, ...]) -> int | None:
+        parts = [
+            self._nfa.literal(value, self._lowering.spaced(self._node((*used, value))))
+            for value in self._plan.items(used)
+        ]
+        return self._nfa.eps(*parts) if parts else None
+
+    def _node(self, used: tuple[bytes, ...]) -> int:
+        key = frozenset(used)
+        if key not in self._after:
+            self._after[key] = self._nfa.lazy(lambda: self._following(used))
+        return self._after[key]
+
+    def _following(self, used: tuple[bytes, ...]) -> int:
+        close = [self._close] if len(used) >= self._plan.arrays.low else []
+        items = self._items(used)
+        return self._nfa.eps(*close, *([self._lowering.comma(items)] if items is not None else []))
+
+
+class _Object:
+    def __init__(self, nfa: Nfa, plan: ObjectPlan, lowering: Lowering) -> None:
+        self._nfa, self._plan, self._lowering = nfa, plan, lowering
+        self._close = lowering.closed("}")
+        self._after: dict[ObjectState, int] = {}
+        self._choices: dict[ObjectState, int] = {}
+        self._keys: dict[Member, int] = {}
+
+    def start(self) -> int:
+        first = self._plan.first
+        close = [self._close] if self._plan.closes(first) else []
+        return self._lowering.opened("{", *close, *self._opened_key(first))
+
+    def _opened_key(self, state: ObjectState) -> list[int]:
+        if not self._plan.has_member(state):
+            return []
+        return [self._nfa.byte([(QUOTE, QUOTE, self._nfa.lazy(lambda: self._choice(state)))])]
+
+    def _choice(self, state: ObjectState) -> int:
+        """After the quote that opens a name: all names that may come next."""
+        chain = [state]
+        while chain[-1] not in self._choices and (skipped := self._plan.skipped(chain[-1])) is not None:
+            chain.append(skipped)
+        for later in reversed(chain):
+            if later not in self._choices:
+                keys = [self._key(later, member) for member in self._plan.members(later)]
+                skipped = self._plan.skipped(later)
+                rest = [self._choices[skipped]] if skipped is not None else []
+                self._choices[later] = self._nfa.eps(*keys, *rest)
+        return self._choices[state]
+
+    def _key(self, state: ObjectState, member: Member) -> int:
+        nfa = self._nfa
+        value = self._lowering.item(member.formula, self._node(member.after))
+        colon = self._lowering.spaced(nfa.byte([(COLON, COLON, self._lowering.spaced(value))]))
+        if member.name is not None:
+            return nfa.literal(quoted(self._plan.names[member.name])[1:], colon)
+        language = self._plan.key_language(state, member)
+        if language.is_everything:
+            return other_key(nfa, self._plan.names, colon)
+        return language.emit(nfa, nfa.byte([(QUOTE, QUOTE, colon)]), Encoding.JSON)
+
+    def _node(self, state: ObjectState) -> int:
+        """After a member."""
+        if state not in self._after:
+            self._after[state] = self._nfa.lazy(lambda: self._following(state))
+        return self._after[state]
+
+    def _following(self, state: ObjectState) -> int:
+        close = [self._close] if self._plan.closes(state) else []
+        return self._nfa.eps(*close, *(self._lowering.comma(key) for key in self._opened_key(state)))

@@ -1,0 +1,381 @@
+"""A set of numbers as JSON text: an automaton that knows, at each digit, how the number compares with its bounds
+and what its steps leave of it. States from which no member can be finished are never entered.
+
+Numbers are finite in length: DIGITS integer digits unless a bound or a step needs more, DIGITS fraction digits, an
+exponent of three. Where there is a step no exponent is written; where there is a bound other than zero, exponents
+follow a mantissa between 1 and 10, as every JSON writer puts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+from ..nfa import Nfa
+from .numbers import Numbers
+
+DIGITS = 20
+EXPONENT = 999
+BELOW, TIED, ABOVE = -1, 0, 1  # the number so far against a bound
+
+
+def emit_numbers(nfa: Nfa, numbers: Numbers) -> int | None:
+    """A rule for all members of the set; None where it has none."""
+    if numbers.values is not None:
+        return emit_literals(nfa, [text(value).encode() for value in sorted(numbers.values)])
+    parts = [node for part in numbers.without_exclusions() for node in _signed(nfa, part)]
+    return nfa.eps(*parts) if parts else None
+
+
+def is_empty(numbers: Numbers) -> bool:
+    if numbers.is_surely_empty:
+        return True
+    if not numbers.unsteps and not numbers.excluded:
+        return False
+    return not any(_magnitudes(part) for part in numbers.without_exclusions())
+
+
+def emit_literals(nfa: Nfa, texts: Iterable[bytes], after: int = Nfa.ret) -> int | None:
+    """A rule for exactly these texts, sharing their beginnings; None where there are none."""
+    root: dict[int | None, dict] = {}
+    for literal in texts:
+        place = root
+        for byte in literal:
+            place = place.setdefault(byte, {})
+        place[None] = {}
+    if not root:
+        return None
+    made: dict[int, int] = {}
+    work = [root]
+    order = []
+    while work:  # parents before children
+        place = work.pop()
+        order.append(place)
+        work.extend(below for byte, below in place.items() if byte is not None)
+    for place in reversed(order):
+        node = nfa.byte([(byte, byte, made[id(below)]) for byte, below in place.items() if byte is not None])
+        if None in place:
+            node = after if len(place) == 1 else nfa.eps(node, after)
+        made[id(place)] = node
+    return made[id(root)]
+
+
+def text(value: Fraction) -> str:
+    """The canonical spelling: all digits, or the shortest form of a float where that would be long."""
+    whole, digits = decimal(abs(value))
+    if len(whole) > DIGITS or len(digits) > DIGITS:
+        as_float = repr(float(value)) if abs(value) < Fraction(10) ** 308 else ""
+        if as_float and Fraction(as_float) == value:
+            return as_float
+    return ("-" if value < 0 else "") + (whole or "0") + ("." + digits if digits else "")
+
+
+def decimal(value: Fraction) -> tuple[str, str]:
+    """Digits before the point (none for 0) and after it, of a number >= 0 whose denominator divides a power of ten."""
+    places = decimal_places(value)
+    digits = str(value.numerator * (10**places // value.denominator)).rjust(places, "0")
+    whole, fraction = (digits[:-places], digits[-places:]) if places else (digits, "")
+    return whole.lstrip("0"), fraction
+
+
+def decimal_places(value: Fraction) -> int:
+    """How many fraction digits the number has."""
+    twos = fives = 0
+    rest = value.denominator
+    while rest % 2 == 0:
+        rest, twos = rest // 2, twos + 1
+    while rest % 5 == 0:
+        rest, fives = rest // 5, fives + 1
+    assert rest == 1, "numbers of JSON are decimal"
+    return max(twos, fives)
+
+
+def _signed(nfa: Nfa, numbers: Numbers) -> Iterator[int]:
+    for sign, magnitudes in _magnitudes(numbers):
+        body = magnitudes.emit(nfa)
+        yield nfa.byte([(0x2D, 0x2D, body)]) if sign < 0 else body
+
+
+def _magnitudes(numbers: Numbers) -> list[tuple[int, Magnitudes]]:
+    """The members without their sign, as one set for each sign that has any."""
+    low, high = numbers.low, numbers.high
+    found = []
+    if high is None or high >= 0:
+        clipped = (Fraction(0), False) if low is None or low < 0 else (low, numbers.low_open)
+        found.append((1, Magnitudes(numbers, *clipped, high, numbers.high_open)))
+    if low is None or low < 0 or (low == 0 and not numbers.low_open and not numbers.plain):
+        if high is None or high > 0:
+            least = (Fraction(0), numbers.plain)
+        else:
+            least = (-high, numbers.high_open or (numbers.plain and high == 0))
+        most = (None, False) if low is None else (-low, numbers.low_open)
+        found.append((-1, Magnitudes(numbers, *least, *most)))
+    return [(sign, magnitudes) for sign, magnitudes in found if magnitudes.exist]
+
+
+class State(NamedTuple):
+    """Digits read, and what is known from them."""
+
+    whole: int  # digits before the point
+    places: int  # digits after it; -1: no point yet
+    low: int  # BELOW, TIED or ABOVE the lower bound
+    high: int
+    is_zero: bool  # a single 0 stands before the point
+    rests: tuple[int, ...]  # digits so far modulo each step's numerator; -1: can be no multiple any more
+
+
+class Magnitudes:
+    """Numbers >= 0 between two bounds, with a step and unsteps of `numbers`, as digits."""
+
+    def __init__(self, numbers: Numbers, low: Fraction, low_open: bool, high: Fraction | None, high_open: bool) -> None:
+        self._plain = numbers.plain
+        self._low, self._low_open = decimal(low), low_open
+        self._high, self._high_open = (None if high is None else decimal(high)), high_open
+        steps = ([] if numbers.step is None else [numbers.step]) + sorted(numbers.unsteps)
+        self._wanted = len(steps) - len(numbers.unsteps)  # the first `_wanted` must divide, the others must not
+        self._scales = [decimal_places(step) for step in steps]
+        self._moduli = [int(step * 10**scale) for step, scale in zip(steps, self._scales, strict=True)]
+        bounds = [self._low] if self._high is None else [self._low, self._high]
+        longest = max(len(digits) for digits in (*(whole for whole, _ in bounds), *map(str, self._moduli)))
+        self._most_whole = max(DIGITS, longest + (self._high is None))
+        longest = max([len(places) for _, places in bounds] + self._scales)
+        self._most_places = 0 if self._plain else max(DIGITS, longest + 1)
+        self._feasible: dict[State, bool] = {}
+        self._nodes: dict[State, int] = {}
+        self._first = State(0, -1, TIED, TIED if self._high else BELOW, False, (0,) * len(steps))
+
+    @property
+    def exist(self) -> bool:
+        return any(True for _ in self._steps(self._first))
+
+    def emit(self, nfa: Nfa) -> int:
+        mantissa = self._node(nfa, self._first)
+        if self._plain or self._moduli:
+            return mantissa
+        return nfa.eps(mantissa, *self._with_exponent(nfa))
+
+    def _steps(self, state: State) -> Iterator[tuple[int, State]]:
+        """The bytes that may follow, with the states they lead to."""
+        for digit in () if state.is_zero and state.places < 0 else range(10):  # a point alone follows a leading zero
+            if self._is_feasible(following := self._digit(state, digit)):
+                yield 0x30 + digit, following
+        if state.places < 0 < state.whole and self._most_places:
+            following = State(state.whole, 0, *self._at_point(state), state.is_zero, state.rests)
+            if any(True for _ in self._steps(following)):
+                yield 0x2E, following
+
+    def _digit(self, state: State, digit: int) -> State:
+        whole, places = (state.whole + 1, -1) if state.places < 0 else (state.whole, state.places + 1)
+        is_zero = state.is_zero or (whole == 1 and places < 0 and digit == 0)
+        significant = 0 if is_zero else whole
+        low = _compare(state.low, self._low, significant, places, digit)
+        high = state.high if self._high is None else _compare(state.high, self._high, significant, places, digit)
+        rests = tuple(
+            self._rest(rest, digit, places, scale, modulus)
+            for rest, scale, modulus in zip(state.rests, self._scales, self._moduli, strict=True)
+        )
+        return State(whole, places, low, high, is_zero, rests)
+
+    @staticmethod
+    def _rest(rest: int, digit: int, places: int, scale: int, modulus: int) -> int:
+        if rest < 0 or places > scale:
+            return rest if digit == 0 else -1
+        return (rest * 10 + digit) % modulus
+
+    def _at_point(self, state: State) -> tuple[int, int]:
+        """Comparisons once the number of integer digits is known."""
+        whole = 0 if state.is_zero else state.whole
+        low = _settle(state.low, self._low, whole)
+        return low, (state.high if self._high is None else _settle(state.high, self._high, whole))
+
+    def _accepts(self, state: State) -> bool:
+        if not state.whole or state.places == 0:
+            return False
+        low, high = self._at_point(state) if state.places < 0 else (state.low, state.high)
+        places = max(state.places, 0)
+        low = BELOW if low == TIED and places < len(self._low[1]) else low
+        if low == BELOW or (low == TIED and self._low_open):
+            return False
+        if self._high is not None:
+            high = BELOW if high == TIED and places < len(self._high[1]) else high
+            if high == ABOVE or (high == TIED and self._high_open):
+                return False
+        for index, (rest, scale, modulus) in enumerate(zip(state.rests, self._scales, self._moduli, strict=True)):
+            divides = rest >= 0 and rest * 10 ** max(scale - places, 0) % modulus == 0
+            if divides != (index < self._wanted):
+                return False
+        return True
+
+    def _is_feasible(self, state: State) -> bool:
+        known = self._feasible.get(state)
+        if known is None:
+            known = self._feasible[state] = self._within(state) and self._finishes(state)
+        return known
+
+    def _finishes(self, state: State) -> bool:
+        if self._accepts(state):
+            return True
+        if len(state.rests) == 1 and self._wanted and not state.is_zero:
+            if self._leaves_multiple(state):
+                return True
+            if TIED not in (state.low, state.high if self._high else ABOVE):
+                return False
+        return any(True for _ in self._steps(state))
+
+    def _leaves_multiple(self, state: State) -> bool:
+        """Whether digits that are free of the bounds can make a multiple: some d < 10^k with rest * 10^k + d = 0."""
+        rest, scale, modulus = state.rests[0], self._scales[0], self._moduli[0]
+        places = 0 if self._plain else scale
+        for digits in self._free_digits(state):
+            power: int = 10 ** (digits + places)
+            if state.places >= 0:
+                power = 10 ** (scale - state.places) if state.places < scale else 1
+            if -(rest * power) % modulus < power:
+                return True
+        return False
+
+    def _free_digits(self, state: State) -> Iterator[int]:
+        """How many digits may still come before the point such that none of them is compared with a bound."""
+        if state.places >= 0:
+            if state.low == ABOVE and (self._high is None or state.high == BELOW):
+                yield 0
+            return
+        low = len(self._low[0])
+        high = self._most_whole if self._high is None else len(self._high[0])
+        for whole in range(state.whole, high + 1):
+            above = whole > low or (whole == low and state.low == ABOVE)
+            below = self._high is None or whole < high or state.high == BELOW
+            if above and below and (whole > state.whole or state.whole):
+                yield whole - state.whole
+
+    def _within(self, state: State) -> bool:
+        if state.whole > self._most_whole or state.places > self._most_places:
+            return False
+        if state.places > 0 and (state.high == ABOVE or state.low == BELOW):
+            return False
+        if self._high is not None and state.places < 0 and not state.is_zero and state.whole > len(self._high[0]):
+            return False
+        return not (state.rests and self._wanted and state.rests[0] < 0)
+
+    def _node(self, nfa: Nfa, state: State) -> int:
+        if state not in self._nodes:
+            self._nodes[state] = nfa.lazy(lambda: self._lower(nfa, state))
+        return self._nodes[state]
+
+    def _lower(self, nfa: Nfa, state: State) -> int:
+        targets: list[list[int]] = []
+        for byte, following in self._steps(state):
+            node = self._node(nfa, following)
+            if targets and targets[-1][1] == byte - 1 and targets[-1][2] == node:
+                targets[-1][1] = byte
+            else:
+                targets.append([byte, byte, node])
+        if not targets:
+            return nfa.ret
+        place = nfa.byte([(first, last, node) for first, last, node in targets])
+        return nfa.eps(place, nfa.ret) if self._accepts(state) else place
+
+    def _with_exponent(self, nfa: Nfa) -> Iterator[int]:
+        """Spellings with an exponent of all members but those whose mantissa is not in normal form."""
+        low, low_open, high = self._low, self._low_open, self._high
+        if high is None and low == ("", ""):
+            yield _free_mantissa(nfa, nonzero=low_open, after=_exponent(nfa, -EXPONENT, EXPONENT))
+            return
+        least = _order(low) if low != ("", "") else -EXPONENT - 1
+        most = _order(high) if high is not None else EXPONENT + 1
+        if high == ("", ""):
+            return
+        if least + 1 <= most - 1:
+            inside = _exponent(nfa, max(least + 1, -EXPONENT), min(most - 1, EXPONENT))
+            yield _mantissa(nfa, Numbers(), inside)
+        for order in {least, most} & set(range(-EXPONENT, EXPONENT + 1)):
+            bounds = Numbers(
+                low=_normal(low) if order == least else None,
+                low_open=low_open,
+                high=_normal(high) if order == most and high is not None else None,
+                high_open=self._high_open,
+            )
+            yield _mantissa(nfa, bounds, _exponent(nfa, order, order))
+
+
+def _compare(so_far: int, bound: tuple[str, str], whole: int, places: int, digit: int) -> int:
+    """`so_far` with one more digit. Before the point it compares the digits read with as many of the bound's."""
+    if so_far != TIED and (places >= 0 or whole <= len(bound[0])):
+        return so_far
+    if places < 0:
+        if whole == 0:
+            return TIED
+        if whole > len(bound[0]):
+            return ABOVE
+        other = int(bound[0][whole - 1])
+    else:
+        other = int(bound[1][places - 1]) if places <= len(bound[1]) else 0
+    return (digit > other) - (digit < other)
+
+
+def _settle(so_far: int, bound: tuple[str, str], whole: int) -> int:
+    """The comparison when the integer part is complete with `whole` digits."""
+    if whole != len(bound[0]):
+        return BELOW if whole < len(bound[0]) else ABOVE
+    return so_far
+
+
+def _order(bound: tuple[str, str]) -> int:
+    """The exponent of the bound in normal form; the bound is not 0."""
+    whole, fraction = bound
+    return len(whole) - 1 if whole else -(len(fraction) - len(fraction.lstrip("0"))) - 1
+
+
+def _normal(bound: tuple[str, str]) -> Fraction:
+    return Fraction(f"{bound[0] or 0}.{bound[1] or 0}") / Fraction(10) ** _order(bound)
+
+
+def _mantissa(nfa: Nfa, bounds: Numbers, after: int) -> int:
+    """A mantissa from 1 up to 10 within the bounds, then `after`."""
+    within = bounds & Numbers(low=Fraction(1), high=Fraction(10), high_open=True)
+    digits = Magnitudes(within, within.low or Fraction(1), within.low_open, within.high, within.high_open)
+    return nfa.call(digits._node(nfa, digits._first), after) if digits.exist else nfa.byte()
+
+
+def _free_mantissa(nfa: Nfa, nonzero: bool, after: int) -> int:
+    anything = Numbers(low=Fraction(0), low_open=nonzero)
+    digits = Magnitudes(anything, Fraction(0), nonzero, None, False)
+    return nfa.call(digits._node(nfa, digits._first), after)
+
+
+def _exponent(nfa: Nfa, least: int, most: int) -> int:
+    """`e`, a sign where needed, and one to three digits whose value is within the bounds."""
+    signs = []
+    if most >= 0:
+        positive = nfa.eps(*_padded(nfa, max(least, 0), most))
+        signs += [positive, nfa.byte([(0x2B, 0x2B, positive)])]
+    if least <= 0:
+        signs.append(nfa.byte([(0x2D, 0x2D, nfa.eps(*_padded(nfa, max(-most, 0), -least)))]))
+    return nfa.byte([(0x45, 0x45, sign := nfa.eps(*signs)), (0x65, 0x65, sign)])
+
+
+def _padded(nfa: Nfa, least: int, most: int) -> list[int]:
+    """Decimal numbers between the two with one to three digits, leading zeros allowed; one node for each width."""
+    return [
+        _fixed(nfa, str(least).rjust(width, "0"), str(min(most, 10**width - 1)).rjust(width, "0"))
+        for width in (1, 2, 3)
+        if least < 10**width
+    ]
+
+
+def _fixed(nfa: Nfa, least: str, most: str) -> int:
+    """Digit strings of one width from `least` to `most`."""
+    if not least:
+        return nfa.ret
+    first, last = int(least[0]), int(most[0])
+    if first == last:
+        return nfa.byte([(0x30 + first, 0x30 + first, _fixed(nfa, least[1:], most[1:]))])
+    nines, zeros = "9" * (len(least) - 1), "0" * (len(least) - 1)
+    edges = [
+        (0x30 + first, 0x30 + first, _fixed(nfa, least[1:], nines)),
+        (0x30 + last, 0x30 + last, _fixed(nfa, zeros, most[1:])),
+    ]
+    if first + 1 < last:
+        edges.append((0x30 + first + 1, 0x30 + last - 1, _fixed(nfa, zeros, nines)))
+    return nfa.byte(edges)
