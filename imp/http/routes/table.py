@@ -8,7 +8,7 @@ from typing import Any
 from imp.http import generate
 from imp.http.message import HttpRequest, Response, json_response
 from imp.http.router import Access, Handler, Route, with_aliases
-from imp.http.routes import control, info, models, probes, responses, responses_socket, tokens, ui
+from imp.http.routes import control, description, info, models, probes, responses, responses_socket, tokens, ui
 from imp.http.services import Services
 
 Bound = Callable[[Services, HttpRequest], Awaitable[Response]]
@@ -77,4 +77,6 @@ def routes(
             return json_response({"object": "list", "data": script_log()})
 
         table.append(Route(("GET",), "/script/log", log, key))
-    return with_aliases(table)
+    table = with_aliases(table)
+    table.append(Route(("GET",), "/openapi.json", description.of(table), free))
+    return table
