@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -28,6 +29,8 @@ from imp.http.store import ResponseStore
 from imp.memory import OutOfMemory
 from imp.obs import log as logs
 from imp.obs.metrics import Metrics
+from imp.obs.sinks import Sinks, open_sinks
+from imp.obs.stopwatch import Stopwatch
 from imp.script.file import ScriptError
 from imp.script.load import load as load_script
 from imp.script.runner import ScriptRunner
@@ -38,6 +41,7 @@ from imp.weights.checkpoint import InvalidModel, UnsupportedModel
 log = logging.getLogger("imp.app")
 
 PREPARE_THREADS = 2  # render and tokenise
+SWITCH_S = 0.001  # the event loop waits so long for a thread that runs Python; the interpreter's own choice is 5 ms
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (OutOfMemory, 2),
@@ -88,6 +92,7 @@ def choose_model(settings: Settings) -> Path | None:
 def run(settings: Settings) -> int:
     """Serve until a signal; returns the exit code."""
     logs.setup(settings.diagnostics.log_level)
+    sys.setswitchinterval(SWITCH_S)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(App(settings).serve())
@@ -111,6 +116,7 @@ class App:
         self.settings = settings
         self.notifier = Notifier(settings.paths.notify_socket, settings.paths.watchdog_us / 1e6 or None)
         self.metrics = Metrics()
+        self.sinks = self._open_sinks()
         self.services = self._services()
         self.gate = Gate(self._gate_settings())
         table = routes(
@@ -120,9 +126,9 @@ class App:
             dev_mode=settings.server.dev_mode,
             script_log=self._script_log if settings.model.script else None,
         )
-        application = Application(Router(table), self.gate, self.services.observe)
+        application = Application(Router(table), self.gate, self.services.observe, self.services.keeps_bodies)
         self.server = Server(application, self._http_settings())
-        self.on_reload: list[Callable[[], None]] = [self._reload_keys]
+        self.on_reload: list[Callable[[], None]] = [self._reload_keys, self.sinks.reopen]
         self.bundle: Bundle | None = None
         self.engine: Engine | None = None
         self.stopping = asyncio.Event()
@@ -135,6 +141,9 @@ class App:
             pool=ThreadPoolExecutor(PREPARE_THREADS, "prepare"),
             prepare_threads=PREPARE_THREADS,
             metrics=self.metrics,
+            sinks=self.sinks.observers,
+            keeps_bodies=self.sinks.log is not None,
+            traces=self.sinks.exporter is not None,
             lenient_names=own.server.model_names == "lenient",
             max_batch_items=own.generation.max_batch_items,
             max_concurrent=own.server.max_concurrent,
@@ -148,6 +157,22 @@ class App:
             ),
             other_models=lambda: sorted(models.list_models(own.model.models_dir)),
         )
+
+    def _open_sinks(self) -> Sinks:
+        own, headers = self.settings.server, self.settings.paths.otlp_headers
+        try:
+            sinks = open_sinks(own.log_requests, own.otlp_endpoint, own.otlp_service_name, __version__, headers)
+        except OSError as error:
+            code = 4 if isinstance(error, FileNotFoundError) else 1
+            raise StartError(f"cannot write to {own.log_requests}: {error.strerror or error}", code) from None
+        except ValueError as error:
+            raise StartError(f"server.otlp_endpoint: {error}", 1) from None
+        sinks.connect(self.metrics)
+        if sinks.log is not None:
+            log.warning("--log-requests: prompts and answers are written to %s", own.log_requests)
+        if self.settings.diagnostics.debug_template:
+            log.warning("diagnostics.debug_template: this log holds prompts")
+        return sinks
 
     def _gate_settings(self) -> GateSettings:
         own = self.settings.server
@@ -287,11 +312,23 @@ class App:
     def _start(self, loaded: Bundle) -> None:
         self.bundle = loaded
         timeout_s = self.settings.server.queue_timeout_s
-        self.engine = Engine(loaded.scheduler, loaded.runner, asyncio.get_running_loop(), timeout_s)
+        self.engine = Engine(
+            loaded.scheduler, loaded.runner, asyncio.get_running_loop(), timeout_s, self._watch_steps(loaded)
+        )
         self.loads += 1
         readings.connect(self.metrics, self.engine, loaded.memory, loaded.card.name)
         self.services.loaded, self.services.engine = loaded, self.engine
         self.services.state = State.READY
+        gc.freeze()  # what was loaded stays: no full collection walks it, 40 ms in which nothing else could run
+
+    def _watch_steps(self, loaded: Bundle) -> Callable[[str], None] | None:
+        """diagnostics.step_timing: what the engine and the runner tell what they do next."""
+        if not self.settings.diagnostics.step_timing:
+            return None
+        stopwatch = Stopwatch()
+        stopwatch.connect(self.metrics)
+        loaded.watch_steps(stopwatch.enter)
+        return stopwatch.enter
 
     async def _shut_down(self) -> None:
         """Refuse what comes, finish what runs, tell the rest that it ends."""
@@ -317,6 +354,7 @@ class App:
             await self.engine.stop()
         if self.bundle is not None:
             self.bundle.close()
+        await self.sinks.close()  # after the engine's end, with which the last records come
         self.services.pool.shutdown(wait=False, cancel_futures=True)
         self.services.compilers.shutdown(wait=False, cancel_futures=True)
 

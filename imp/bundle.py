@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ from .types import Pool, Request, Runner
 from .weights.checkpoint import Checkpoint, InvalidModel, TokenizerFiles, open_checkpoint
 
 Progress = Callable[[str], None]
+
+log = logging.getLogger("imp.template")
 
 # strings no repetition is followed across (DRY), as llama.cpp's default has them
 _DRY_BREAKERS = ("\n", ":", '"', "*")
@@ -64,6 +67,11 @@ class Bundle:
 
     def close(self) -> None:
         self.backend.close()
+
+    def watch_steps(self, watch: Callable[[str], None]) -> None:
+        """Let the runner tell what part of a step it begins. One that runs no model has no parts."""
+        if isinstance(self.runner, ModelRunner):
+            self.runner.watch = watch
 
 
 def new_backend(settings: Settings, progress: Progress) -> Backend:
@@ -157,6 +165,10 @@ def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     return Tokenizer.from_gguf(files.metadata)
 
 
+def _log_prompt(rendered: str) -> None:
+    log.info("rendered prompt: %s", rendered)
+
+
 def facts(
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
@@ -184,6 +196,7 @@ def facts(
         max_n=own.max_n,
         max_logit_bias=own.max_logit_bias,
         shares_prompts=settings.server.prefix_cache,
+        trace_prompt=_log_prompt if settings.diagnostics.debug_template else None,
     )
 
 

@@ -118,9 +118,16 @@ class Engine:
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, loop: asyncio.AbstractEventLoop, queue_timeout_s: float = 0.0
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        loop: asyncio.AbstractEventLoop,
+        queue_timeout_s: float = 0.0,
+        watch: Callable[[str], None] | None = None,
     ) -> None:
-        """queue_timeout_s: how long a request may wait for its first step; 0: no limit."""
+        """queue_timeout_s: how long a request may wait for its first step; 0: no limit.  watch: told, on the engine
+        thread, what part of a step begins; "" after the last."""
+        self._watch = watch or _unwatched
         self._scheduler = scheduler
         self._runner = runner
         self._loop = loop
@@ -318,17 +325,23 @@ class Engine:
     def _turn(self) -> None:
         """At most one step; its events and those of the letters before it are sent together."""
         scheduler = self._scheduler
+        self._watch("plan")
         batch = scheduler.plan(time.monotonic())
         if batch is not None:
             self._step(batch)
+        self._watch("deliver")
         self._send()
+        self._watch("")
         self._last_step = time.monotonic()
         self._idle = batch is None
 
     def _step(self, batch: Batch) -> None:
         scheduler = self._scheduler
         try:
-            events = scheduler.apply(batch, self._runner.step(batch), time.monotonic())
+            self._watch("forward")
+            results = self._runner.step(batch)
+            self._watch("apply")
+            events = scheduler.apply(batch, results, time.monotonic())
         except Exception:
             log.exception("a step of %d rows failed", len(batch.rows))
             events = scheduler.fail(batch, "engine_step_failed", STEP_FAILED)
@@ -379,3 +392,6 @@ class Engine:
         except RuntimeError:
             # the loop was closed without stop(): nobody is left to hear it
             log.warning("the event loop is closed; events of the engine are lost")
+
+
+def _unwatched(part: str) -> None: ...

@@ -19,6 +19,7 @@ from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote
 
 from . import __version__, absent
 from .sources import Parser, SettingsError, add_flag, assignments, convert, read_config, refuse_absent, setting
@@ -171,6 +172,14 @@ class Server:
     cors_credentials: bool = setting(True, "pages of named origins (not *) may send cookies and keep them")
     cors_headers: tuple[str, ...] = setting((), "request fields those pages may send; empty: any they ask for")
     cors_max_age_s: int = setting(600, "browsers may remember the answer to a preflight so long", low=0, high=86400)
+    log_requests: str | None = setting(
+        None,
+        "append a line of JSON for each request, with prompt and answer, to this file; -: standard output",
+        flag="--log-requests",
+        metavar="FILE",
+    )
+    otlp_endpoint: str = setting("", "send traces to this OTLP/HTTP collector, http://HOST:4318; empty: none")
+    otlp_service_name: str = setting("imp-server", "service.name of the traces")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +243,8 @@ class Diagnostics:
     """What is told about the running server."""
 
     log_level: str = setting("info", "what is logged to stderr", choices=("debug", "info", "warning", "error"))
+    step_timing: bool = setting(False, "measure the parts of every step: imp_step_phase_seconds_total")
+    debug_template: bool = setting(False, "log every rendered chat prompt; people's words are in it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +257,7 @@ class Paths:
     notify_socket: str | None  # NOTIFY_SOCKET (systemd)
     watchdog_us: int  # WATCHDOG_USEC (systemd); 0: none
     listen_fds: int  # LISTEN_FDS (systemd), if LISTEN_PID is us
+    otlp_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # OTEL_EXPORTER_OTLP_HEADERS
 
 
 class Action(Enum):
@@ -394,4 +406,15 @@ def _paths(env: Mapping[str, str]) -> Paths:
         notify_socket=env.get("NOTIFY_SOCKET"),
         watchdog_us=int(env.get("WATCHDOG_USEC") or 0),
         listen_fds=int(env.get("LISTEN_FDS") or 0) if ours else 0,
+        otlp_headers=_otlp_headers(env.get("OTEL_EXPORTER_OTLP_HEADERS") or ""),
     )
+
+
+def _otlp_headers(text: str) -> tuple[tuple[str, str], ...]:
+    """`name=value,name=value`, percent-encoded: OpenTelemetry's form. They may be secrets, so no error repeats them."""
+    pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+    headers = tuple((name.strip(), unquote(value.strip())) for name, _, value in pairs)
+    for (name, value), (_, equals, _) in zip(headers, pairs, strict=True):
+        if not equals or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(r"[ -~]*", value):
+            raise SettingsError("OTEL_EXPORTER_OTLP_HEADERS must be name=value pairs with commas between them")
+    return headers

@@ -69,6 +69,7 @@ class ModelFacts:
     vectors: Vectors = Vectors()
     shares_prompts: bool = True  # False: no request reuses what another computed
     constraints: ConstraintCompiler | None = None  # None: output cannot be constrained
+    trace_prompt: Callable[[str], None] | None = None  # is shown every rendered chat prompt
 
 
 def default_sampling(generation: Mapping[str, Any]) -> Sampling:
@@ -91,6 +92,8 @@ _SAMPLING_DEFAULTS: dict[str, Any] = {
 def prepare_chat(chat: ChatRequest, facts: ModelFacts, id: str, arrived: float) -> Request:
     """The engine's request for one chat turn. Raises Refused."""
     rendered = render(chat, facts)
+    if facts.trace_prompt is not None:
+        facts.trace_prompt(shown(rendered))
     prompt = encode_rendered(rendered, facts)
     return _request(id, prompt, chat.options, facts, arrived)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..types import Batch, Pool, Row, RowResult, TokenLogprob
@@ -18,10 +20,14 @@ class ModelRunner:
     def __init__(self, backend: Backend, vocab: int, block_size: int, bits: MaskBits | None = None):
         self.backend, self.vocab, self.block_size = backend, vocab, block_size
         self.bits = bits or MaskBits.in_order(vocab)
+        self.watch: Callable[[str], None] = _unwatched  # told what part of a step begins
 
     def step(self, batch: Batch) -> list[RowResult]:
+        self.watch("pack")
         inputs = pack(batch, self.block_size)
+        self.watch("forward")
         logits = self.backend.run(inputs)
+        self.watch("sample")
         results = self._draw(batch, logits) if len(logits) else [RowResult([]) for _ in batch.rows]
         if any(row.seq.request.pool not in (None, Pool.SCORE) for row in batch.rows):
             _pool(batch, results, self.backend.hidden())
@@ -40,6 +46,9 @@ class ModelRunner:
                 row.seq.mu = float(plan.mu[at + len(draws) - 1])
             at += len(draws)
         return results
+
+
+def _unwatched(part: str) -> None: ...
 
 
 Asked = dict[int, tuple[tuple[int, float], ...]]  # by row of logits

@@ -96,6 +96,8 @@ READ = (  # read at the scrape
     Metric("imp_vram_budget_bytes", Kind.GAUGE, "Device memory this server may use; 0 without a device."),
     Metric("imp_vram_own_bytes", Kind.GAUGE, "Device memory this server uses; 0 without a device."),
     Metric("imp_vram_own_peak_bytes", Kind.GAUGE, "Most of it so far; 0 without a device."),
+    Metric("imp_step_phase_seconds_total", Kind.COUNTER, "Parts of steps; only with step_timing.", ("phase",)),
+    Metric("imp_steps_timed_total", Kind.COUNTER, "Steps whose parts were measured; only with step_timing."),
     Metric("imp_request_log_lines_total", Kind.COUNTER, "Lines written by --log-requests."),
     Metric("imp_request_log_dropped_total", Kind.COUNTER, "Lines --log-requests could not write."),
     Metric("imp_otlp_spans_exported_total", Kind.COUNTER, "Spans the collector took."),
