@@ -223,7 +223,8 @@ class Gate:
 
 def request_id(headers: Headers) -> tuple[str, str | None]:
     """The id of a request, and what of it came from the client: printable ASCII of X-Request-Id, 128 characters."""
-    given = _NOT_PRINTABLE.sub("", headers.get("x-request-id") or "")[:128].strip()
+    sent = headers.get("x-request-id")
+    given = _NOT_PRINTABLE.sub("", sent)[:128].strip() if sent else ""
     return (given, given) if given else ("req_" + secrets.token_hex(12), None)
 
 

@@ -32,22 +32,24 @@ _UTF8 = {"utf-8", "utf8", "us-ascii", ""}
 class Headers:
     """Header fields in order; names are case-insensitive and may occur more than once. Immutable."""
 
-    __slots__ = ("_items",)
+    __slots__ = ("_first", "_items")
 
     def __init__(self, items: Iterable[tuple[str, str]] = ()) -> None:
-        self._items = tuple((name.lower(), value) for name, value in items)
+        self._items = tuple([(name.lower(), value) for name, value in items])
+        self._first = dict(reversed(self._items))
 
     def get(self, name: str, default: str | None = None) -> str | None:
         """The first value of a field."""
-        name = name.lower()
-        return next((value for key, value in self._items if key == name), default)
+        return self._first.get(name.lower(), default)
 
     def all(self, name: str) -> list[str]:
         name = name.lower()
+        if name not in self._first:
+            return []
         return [value for key, value in self._items if key == name]
 
     def __contains__(self, name: str) -> bool:
-        return self.get(name) is not None
+        return name.lower() in self._first
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._items)
