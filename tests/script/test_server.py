@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -17,16 +13,9 @@ import openai
 import pytest
 
 from tests.real.process import ROOT, ServerProcess, server
+from tests.script.process import scripted
 
 ASK: Any = [{"role": "user", "content": "Hi"}]
-
-
-@contextmanager
-def scripted(folder: Path, *arguments: str, **script: Any) -> Iterator[ServerProcess]:
-    path = folder / "script.json"
-    path.write_text(json.dumps(script))
-    with server("--script", str(path), *arguments) as running:
-        yield running
 
 
 def sdk(process: ServerProcess) -> openai.OpenAI:
