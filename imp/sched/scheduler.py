@@ -174,6 +174,7 @@ class Scheduler:
         """Take in what a step computed. Should it raise, call fail() with the same batch."""
         if len(results) != len(batch.rows):
             raise ValueError(f"{len(results)} results for {len(batch.rows)} rows")
+        self._counters.late(sum([result.late for result in results[: self._counters.decode_last_rows]]))
         events: list[Event] = []
         for row, result in zip(batch.rows, results, strict=True):
             seq = row.seq

@@ -40,6 +40,12 @@ class Counters:
             self.decode_max_rows = max(self.decode_max_rows, decode_rows)
             self.mixed_steps += prompt_rows > 0
 
+    def late(self, rows: int) -> None:
+        """So many of the last step's decode rows gave nothing."""
+        self.decode_rows -= rows
+        self.decode_last_rows -= rows
+        self.decode_steps -= rows > 0 and not self.decode_last_rows
+
     def guesses(self, drafted: int, accepted: int) -> None:
         self.drafted += drafted
         self.accepted += accepted

@@ -782,6 +782,22 @@ def test_a_token_that_is_late_changes_nothing_but_the_time():
     assert free(stage)
 
 
+def test_late_rows_are_not_counted_as_decoding():
+    class Slow(ToyRunner):
+        def step(self, batch):
+            results = super().step(batch)
+            for row, result in zip(batch.rows, results, strict=True):
+                if row.seq.generated and self.steps % 3:
+                    result.tokens, result.late = [], True
+            return results
+
+    stage = Stage(runner=Slow(64, 4))
+    stage.submit(Request("a", prompt(6), limits=Limits(5)), Request("b", prompt(6, 1), limits=Limits(5)))
+    stage.run()
+    stats = stage.sched.snapshot()
+    assert stats.decode_rows == 2 * 4 and stats.decode_steps == 4 and stats.steps > 8
+
+
 def test_a_row_that_cannot_go_on_fails_its_request_alone():
     class Failing(ToyRunner):
         def step(self, batch):

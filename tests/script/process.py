@@ -16,5 +16,5 @@ def scripted(folder: Path, *arguments: str, **script: Any) -> Iterator[ServerPro
     """`--script` with a file of these keys, written into `folder`."""
     path = folder / "script.json"
     path.write_text(json.dumps(script))
-    with server("--script", str(path), "--set", "server.drain_ms=1000", *arguments) as running:
+    with server("--script", str(path), "--set", "server.model_swap_drain_ms=1000", *arguments) as running:
         yield running
