@@ -267,6 +267,28 @@ def canned(page: Any, *answers: str) -> list[dict[str, Any]]:
     return bodies
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["lf", "crlf", "cr"])
+def test_g01_08_comments_and_every_kind_of_line_are_read_as_the_standard_says(visit, silent, end):
+    page = visit(silent.url)
+    lines = [
+        *(":", "", ": a comment", "id: 7", "event: message", 'data: {"choices": [{"index": 0,'),
+        *('data:"delta": {"content": "one"}}]}', "", "retry: 10", ": ping", ""),
+        *('data: {"choices": [{"index": 0, "delta": {"content": " two"}, "finish_reason": "stop"}]}', "", ":", "data: [DONE]", "", ""),
+    ]
+    canned(page, end.join(lines))
+    say(page, "x")
+    answered(page, 1)
+    assert texts(page, "assistant") == ["one two"] and page.locator(".error").count() == 0
+
+
+def test_an_answer_whose_end_is_missing_is_not_taken_for_complete(visit, silent):
+    page = visit(silent.url)
+    canned(page, 'data: {"choices": [{"index": 0, "delta": {"content": "half"}}]}\n\n')
+    say(page, "x")
+    page.wait_for_selector(".error")
+    assert "cut before the answer was complete" in page.inner_text(".error") and texts(page, "assistant") == ["half"]
+
+
 def test_thoughts_are_folded_away_and_go_back_with_the_history(visit, silent):
     page = visit(silent.url)
     thinking = stream({"reasoning_content": "Let me *see*"}, {"reasoning_content": " now"}, {"content": "It is 4."})

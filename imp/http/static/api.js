@@ -30,23 +30,35 @@ async function ask(path, options = {}) {
 const models = async () => (await (await ask("v1/models")).json()).data;
 const metricsText = async () => (await ask("metrics")).text();
 
-/** The JSON values of an event stream. Throws an ApiError for one that reports a failure, or where the end is missing. */
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let held = "";;) {
-    const {value, done} = await reader.read();
-    if (done) throw new ApiError("The connection was cut before the answer was complete.", "", 0);
-    const parts = (held + value).split("\n\n");
-    held = parts.pop();
-    for (const part of parts) {
-      const data = part.split("\n").filter(line => line.startsWith("data:")).map(line => line.slice(5).trimStart()).join("\n");
-      if (data === "[DONE]") return;
-      if (!data) continue;
-      const event = JSON.parse(data);
-      if (event.error) throw new ApiError(event.error.message, event.error.code ?? "", 200);
-      yield event;
+/** The data of each event of a stream, by the standard's rules: any line end, comments, several data lines. */
+async function* eventData(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "", data = [];
+  for (let done = false; !done;) {
+    const part = await reader.read();
+    done = part.done;
+    const text = held + (part.value ?? ""), half = !done && text.endsWith("\r");  // of a CRLF, perhaps
+    const complete = half ? text.slice(0, -1) : text;
+    const lines = complete.split(/\r\n|\r|\n/);
+    held = lines.pop() + text.slice(complete.length);
+    for (const line of lines) {
+      if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
+      if (line !== "" || !data.length) continue;
+      yield data.join("\n");
+      data = [];
     }
   }
+}
+
+/** The JSON values of a completion's stream. Throws an ApiError for one that reports a failure, or whose end is missing. */
+async function* events(response) {
+  for await (const data of eventData(response.body)) {
+    if (data === "[DONE]") return;
+    const event = JSON.parse(data);
+    if (event.error) throw new ApiError(event.error.message, event.error.code ?? "", 200);
+    yield event;
+  }
+  throw new ApiError("The connection was cut before the answer was complete.", "", 0);
 }
 
 /** A chat's messages as the API takes them; answers that never came are left out. */
