@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import openai
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 
 from imp.http.dialects import responses, responses_items
 from imp.http.errors import ApiError
-from tests.http.responses_judge import PATH, both, check_stream, create, stream, text_of
+from imp.types import ConstraintKind, ConstraintSpec
+from tests.http.responses_judge import PATH, both, check_stream, create, parsed_events, stream, text_of
 from tests.http.scripted import Harness, serving
+from tests.http.test_timings import check as check_timings
 
 ASK: dict[str, Any] = {"input": "hi", "temperature": 0}
 SHOWN = (  # shows everything a history may hold
@@ -330,7 +333,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": "reasoning", "encrypted_content": 5}]}, "input[0].encrypted_content"),
     ({"input": [{"type": "item_reference", "id": "msg_x"}]}, "input[0].id"),
     ({"input": [{"id": "msg_x"}]}, "input[0].id"),
-    ({"input": [{"type": "compaction", "encrypted_content": "AAAA"}]}, "input"),
+    ({"input": [{"type": "compaction", "encrypted_content": "AAAA"}]}, "input[0].encrypted_content"),
     ({"input": [{"type": "compaction"}]}, "input[0].encrypted_content"),
     ({"previous_response_id": "resp_nope"}, "previous_response_id"),
     ({"conversation": "conv_1"}, "conversation"),
@@ -386,6 +389,51 @@ def test_tools_that_do_not_exist_here_are_ignored_and_named():
             assert (answer.json()["tools"], answer.json()["tool_choice"]) == ([], choice)
 
     run(main())
+
+
+def test_timings_come_with_the_end_and_stay_what_they_were():
+    async def main():
+        async with serving(["a", "b"], step_s=0.002) as server:
+            for streamed in (False, True):
+                began = time.monotonic()
+                answer = await server.post(PATH, **ASK, timings=True, stream=streamed)
+                wall_s = time.monotonic() - began
+                if streamed:
+                    *before, last = parsed_events(answer.text)
+                    assert not any("timings" in event.get("response", {}) for event in before)
+                whole = last["response"] if streamed else answer.json()
+                check_timings(whole["timings"], wall_s)
+                assert (await server.client.get(f"{PATH}/{whole['id']}")).json() == whole
+
+    run(main())
+
+
+FORMS: list[tuple[dict[str, Any], ConstraintKind, str, str]] = [
+    ({"type": "json_object"}, ConstraintKind.JSON_SCHEMA, '{"type": "object"}', "text.format"),
+    ({"type": "json_object", "schema": True}, ConstraintKind.JSON_SCHEMA, "true", "text.format.schema"),
+    (
+        {"type": "json_schema", "name": "n", "schema": {"type": "integer"}, "strict": True},
+        *(ConstraintKind.JSON_SCHEMA, '{"type": "integer"}', "text.format.schema"),
+    ),
+    ({"type": "regex", "regex": "a+"}, ConstraintKind.REGEX, "a+", "text.format.regex"),
+    ({"type": "grammar", "grammar": 'root ::= "a"'}, ConstraintKind.GRAMMAR, 'root ::= "a"', "text.format.grammar"),
+]
+
+
+def test_every_format_of_the_text_comes_to_its_constraint():
+    for form, kind, text, param in FORMS:
+        ask = responses.read(ASK | {"text": {"format": form}})
+        assert ask.constraint == ConstraintSpec(kind, text) and ask.constraint.param == param
+        said = ask.echo["text"]["format"]
+        assert form.items() <= said.items()
+        if form["type"] == "json_schema":
+            assert said == form | {"description": None}
+    assert responses.read(ASK | {"guided_regex": "b"}).constraint == ConstraintSpec(ConstraintKind.REGEX, "b")
+    for none in (None, {}, {"format": None}, {"format": {"type": "text"}}):
+        assert responses.read(ASK | {"text": none}).constraint is None
+    with pytest.raises(ApiError) as twice:
+        responses.read(ASK | {"text": {"format": FORMS[3][0]}, "guided_regex": "b"})
+    assert twice.value.param == "guided_regex"
 
 
 def test_the_official_sdk_parses_and_streams():
@@ -461,7 +509,7 @@ def test_any_body_is_read_or_refused(body, items):
         try:
             ask = responses.read(body | {"input": given_input})
             read = responses_items.read_items(ask.input, lambda id: None)
-            responses_items.check_calls((), read)
+            responses_items.check_calls((), read, lambda sealed: None)
             responses_items.messages(ask.instructions, read, lambda sealed: None)
         except ApiError as error:
             assert error.status == 400 and error.param

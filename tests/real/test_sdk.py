@@ -183,3 +183,24 @@ def test_mistakes_raise_the_sdks_own_errors(smollm2_server, bad):
             assert caught.value.param.startswith(next(iter(bad)))
 
     run(main())
+
+
+def test_a_conversation_of_responses_remembers_by_id_streamed_and_over_a_socket(smollm2_server):
+    async def main():
+        async with sdk(smollm2_server) as client:
+            ask: Any = {"model": "smollm2", "temperature": 0, "max_output_tokens": 40}
+            first = await client.responses.create(**ask, input=FRANCE[0]["content"])
+            assert "Paris" in first.output_text and first.status == "completed"
+            again = "Repeat the name of that city, nothing else."
+            async with client.responses.stream(**ask, input=again, previous_response_id=first.id) as events:
+                second = await (await events.until_done()).get_final_response()
+            assert "Paris" in second.output_text and second.usage.input_tokens_details.cached_tokens > 0
+            assert second.usage.input_tokens > first.usage.total_tokens
+            async with client.responses.connect() as connection:
+                await connection.response.create(**ask, input=again, previous_response_id=first.id)
+                async for event in connection:
+                    if event.type == "response.completed":
+                        break
+                assert event.response.output_text == second.output_text
+
+    run(main())

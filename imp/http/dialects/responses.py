@@ -9,7 +9,7 @@ from typing import Any
 from imp.chat.message import ChatRequest, Options, Refused
 from imp.chat.prepare import ModelFacts, prepare_chat
 from imp.http.dialects.constraints import CONSTRAINTS, TEXT_FORMAT, constraint_of_text
-from imp.http.dialects.generation import LIMITS, SAMPLING, options, refused
+from imp.http.dialects.generation import LIMITS, SAMPLING, TIMINGS, options, refused
 from imp.http.dialects.responses_items import MAX_ITEMS, Item, Unseal, messages
 from imp.http.errors import ApiError, bad_request
 from imp.http.fields import Field, Kind, Parsed, Status, parse, wrong
@@ -62,6 +62,7 @@ FIELDS = (
         doc="Only with stream.",
         fields=(Field("include_obfuscation", Kind.BOOLEAN, status=Status.NO_OP, doc="Padding is never sent."),),
     ),
+    TIMINGS,
     Field("background", Kind.BOOLEAN, default=False, doc="Answer at once and go on; needs store."),
     Field("max_output_tokens", Kind.INTEGER, 1, doc="Bounded by the context that is left."),
     Field("max_tool_calls", Kind.INTEGER, 1, doc="Of built-in tools, of which there are none. Said back."),
@@ -146,6 +147,7 @@ class Ask:
     background: bool = False
     truncates: bool = False
     generates: bool = True
+    timings: bool = False
     echo: Mapping[str, Any] = field(default_factory=dict)  # what the response object repeats
     ignored: tuple[str, ...] = ()
 
@@ -177,6 +179,7 @@ def read(body: Mapping[str, Any], over_socket: bool = False) -> Ask:
         background=parsed["background"],
         truncates=parsed["truncation"] == "auto",
         generates=generates,
+        timings=parsed["timings"],
         echo=_echo(parsed),
         ignored=parsed.ignored + tools,
     )

@@ -41,15 +41,18 @@ def new_id(prefix: str) -> str:
     return prefix + secrets.token_hex(12)
 
 
-def check_calls(history: Iterable[Item], items: Sequence[Item], path: str = "input") -> None:
-    """Every output must follow its call. ApiError 400 naming the one that does not."""
-    called = {item["call_id"] for item in history if item["type"] in CALLS}
+def check_calls(history: Iterable[Item], items: Sequence[Item], unseal: Unseal, path: str = "input") -> None:
+    """Every output must follow its call, and every compaction be one of ours. ApiError 400 naming what is not."""
+    called = set(_calls(history, unseal))
     for i, item in enumerate(items):
-        if item["type"] in CALLS:
-            called.add(item["call_id"])
-        elif item["type"] in OUTPUTS and item["call_id"] not in called:
+        called.update(_calls((item,), unseal, f"{path}[{i}]"))
+        if item["type"] in OUTPUTS and item["call_id"] not in called:
             where = f"{path}[{i}].call_id"
             raise bad_request(where, f'"{where}": no call before this output has the id "{item["call_id"][:100]}".')
+
+
+def _calls(items: Iterable[Item], unseal: Unseal, path: str = "input") -> Iterable[str]:
+    return (item["call_id"] for item in unsealed(items, unseal, path) if item["type"] in CALLS)
 
 
 # -- one item in ----------------------------------------------------------------------------------
@@ -206,10 +209,7 @@ _READERS: dict[str, Callable[[Item, str], Item]] = {
 
 
 def messages(instructions: str | None, items: Iterable[Item], unseal: Unseal) -> tuple[Message, ...]:
-    """The turns of a conversation. What an assistant said in a row, thoughts, text and calls, is one turn.
-
-    ApiError 400 for a compaction that this process has not made.
-    """
+    """The turns of a conversation. What an assistant said in a row, thoughts, text and calls, is one turn."""
     turns = [Message("system", instructions)] if instructions else []
     names: dict[str, str] = {}  # of what was called, by the id of the call
     for item in unsealed(items, unseal):
@@ -221,7 +221,7 @@ def messages(instructions: str | None, items: Iterable[Item], unseal: Unseal) ->
     return tuple(turn if turn.content is not None or turn.tool_calls else replace(turn, content="") for turn in turns)
 
 
-def unsealed(items: Iterable[Item], unseal: Unseal) -> Iterable[Item]:
+def unsealed(items: Iterable[Item], unseal: Unseal, path: str = "input") -> Iterable[Item]:
     """The items, with what compactions hold in their place. ApiError 400 for one that this process has not made."""
     for item in items:
         if item["type"] != "compaction":
@@ -229,8 +229,9 @@ def unsealed(items: Iterable[Item], unseal: Unseal) -> Iterable[Item]:
             continue
         kept = unseal(item["encrypted_content"])
         if kept is None:
-            message = "A compaction can be read only by the server process that has made it."
-            raise bad_request("input", message, "invalid_encrypted_content")
+            where = f"{path}.encrypted_content"
+            message = f'"{where}": a compaction can be read only by the server process that has made it.'
+            raise bad_request(where, message, "invalid_encrypted_content")
         yield from kept
 
 

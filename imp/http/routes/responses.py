@@ -54,7 +54,7 @@ def _context(services: Services, request: HttpRequest, ask: responses.Ask) -> _C
             raise bad_request("previous_response_id", "The previous response is not over yet.", "response_not_over")
     history = previous.conversation if previous else ()
     items = read_items(ask.input, lambda id: latest.item(id) or services.responses.item(id, request.owner))
-    check_calls(history, items)
+    check_calls(history, items, services.seal.unseal)
     return _Context(history, items, previous.conversation_bytes if previous else 0)
 
 
@@ -68,8 +68,11 @@ async def create(services: Services, request: HttpRequest) -> Response:
         loaded, context = services.serving(ask.model), _context(services, request, ask)
         header = _header(services, loaded)
         prepared = await services.prepare(lambda: _prepared(services, ask, context, loaded, header.id, recorder.began))
-        [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
-        turn = _turn(services, request, ask, context, loaded, header, prepared)
+        with recorder.compiling(ask.constraint):
+            [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
+        conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None)
+        writer = Writer(ask, header, conversation, loaded.tokenizer, prepared.sampling)
+        turn = _turn(services, request, ask, context, writer)
         if ask.background:
             return await _in_background(services, request, recorder, ask, turn, prepared)
     response = await answer(services, [prepared], turn, recorder, ask.stream, ask.ignored)
@@ -134,15 +137,11 @@ def _turn(
     request: HttpRequest,
     ask: responses.Ask,
     context: _Context,
-    loaded: Loaded,
-    header: Header,
-    prepared: Request,
+    writer: Writer,
 ) -> _Turn:
-    conversation = Conversation([(prepared.id, prepared.n)])
-    writer = Writer(ask, header, conversation, loaded.tokenizer, prepared.sampling)
     keeps = ask.store and services.responses.keeps
     stored = Stored(
-        header.id,
+        writer.header.id,
         request.owner,
         {},
         context.items,
@@ -184,7 +183,8 @@ async def _in_background(
     task.add_done_callback(services.background.discard)
     if ask.stream:
         return _events(services, turn.stored.log, 0, work.headers)
-    return json_response(turn.stored.response, headers=ignored_headers(services, ask.ignored))
+    headers = recorder.headers | ignored_headers(services, ask.ignored)
+    return json_response(turn.stored.response, headers=headers)
 
 
 async def _work(work: Stream, turn: _Turn, ending: Callable[[], None]) -> None:
