@@ -5,11 +5,13 @@ Nothing is refused here: what these rules need was made by `check` already.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..charset import Encoding
 from ..nfa import UNBOUNDED, Nfa
 from .array_plan import ArrayPlan, CountedPlan, UniquePlan
 from .array_plan import State as ArrayState
-from .check import Reachable
+from .check import Plan, Reachable
 from .formula import Formula
 from .keys import other_key
 from .literals import quoted
@@ -40,13 +42,23 @@ class Lowering:
             self._rules[formula] = self._nfa.lazy(lambda: self._value(formula))
         return self._rules[formula]
 
+    def without_strings(self, formula: Formula) -> int | None:
+        """A rule for the values of the formula that are no strings, if there are any."""
+        value = self._reachable.value(formula)
+        parts = self._parts(replace(value.shape, strings=()), value.plans)
+        return self._nfa.eps(*parts) if parts else None
+
     def _value(self, formula: Formula) -> int:
         value = self._reachable.value(formula)
-        parts = self._scalars(value.shape)
-        for plan in value.plans:
+        parts = self._parts(value.shape, value.plans)
+        return parts[0] if len(parts) == 1 else self._nfa.eps(*parts)
+
+    def _parts(self, shape: Shape, plans: list[Plan]) -> list[int]:
+        parts = self._scalars(shape)
+        for plan in plans:
             if plan.exists(self._reachable.exists):
                 parts.append(self._plan(plan))
-        return parts[0] if len(parts) == 1 else self._nfa.eps(*parts)
+        return parts
 
     def _plan(self, plan: ArrayPlan | CountedPlan | UniquePlan | ObjectPlan) -> int:
         match plan:

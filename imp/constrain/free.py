@@ -1,0 +1,97 @@
+"""Text without a constraint, up to a marker from which on there is one.
+
+Free text is any sequence of bytes, since a token may hold half a character, and of the control tokens one allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from .compile import byte_trie
+from .nfa import Nfa, special
+
+CONTROL = 0xFF  # begins a control token: nfa.special
+Symbols = tuple[bytes, ...]  # single bytes, and control tokens as a whole
+
+
+def spelled(text: str, controls: Mapping[str, int]) -> bytes:
+    """The bytes of a text in the automaton; `controls`: ids of the vocabulary's control tokens, by spelling."""
+    found = bytearray()
+    at = plain = 0
+    longest = max(map(len, controls), default=0)
+    while at < len(text):
+        for size in range(min(longest, len(text) - at), 0, -1):
+            if text[at : at + size] in controls:
+                found += text[plain:at].encode() + special(controls[text[at : at + size]])
+                at += size
+                plain = at
+                break
+        else:
+            at += 1
+    return bytes(found + text[plain:].encode())
+
+
+def free_text(nfa: Nfa, markers: Mapping[bytes, int], controls: Iterable[int], ends: bool) -> int:
+    """Free text until the first marker is complete, then the marker's node.
+
+    markers: `spelled` markers, none empty; without one all text is free. controls: control tokens that may come, those
+    that end a text not among them. ends: the text may end in `nfa.ret` before a marker came.
+    """
+    targets = {_symbols(marker): node for marker, node in markers.items()}
+    prefixes = {marker[:size] for marker in targets for size in range(len(marker))} | {()}
+    bodies = {prefix: nfa.byte() for prefix in sorted(prefixes)}
+    entries = {prefix: nfa.eps(body, nfa.ret) if ends else body for prefix, body in bodies.items()}
+    allowed = {special(token) for token in controls}
+    alphabet = {symbol for marker in targets for symbol in marker}
+    for prefix, body in bodies.items():
+        ways: dict[int, list[bytes]] = {}
+        for symbol in sorted(allowed | alphabet):
+            ways.setdefault(_after(prefix, symbol, targets, entries), []).append(symbol)
+        other = entries[()]
+        known = {symbol[0] for symbol in alphabet if len(symbol) == 1}
+        for first, last in _gaps(known):
+            nfa.edge(body, first, last, other)
+        for node, symbols in ways.items():
+            for symbol in symbols:
+                if len(symbol) == 1:
+                    nfa.edge(body, symbol[0], symbol[0], node)
+            tokens = [symbol[1:] for symbol in symbols if len(symbol) > 1]
+            if tokens:
+                nfa.edge(body, CONTROL, CONTROL, byte_trie(nfa, tokens, node))
+    return entries[()]
+
+
+def _symbols(marker: bytes) -> Symbols:
+    found: list[bytes] = []
+    at = 0
+    while at < len(marker):
+        size = 4 if marker[at] == CONTROL else 1
+        found.append(marker[at : at + size])
+        at += size
+    return tuple(found)
+
+
+def _after(prefix: Symbols, symbol: bytes, targets: Mapping[Symbols, int], entries: Mapping[Symbols, int]) -> int:
+    """Where free text that ends in `prefix` goes on after `symbol` (Aho and Corasick 1975)."""
+    text = (*prefix, symbol)
+    suffixes = [text[start:] for start in range(len(text) + 1)]
+    complete = [targets[suffix] for suffix in suffixes if suffix in targets]
+    return complete[0] if complete else next(entries[suffix] for suffix in suffixes if suffix in entries)
+
+
+def _gaps(known: Iterable[int]) -> Sequence[tuple[int, int]]:
+    """Ranges of the bytes below CONTROL that are not in `known`."""
+    bounds = [-1, *sorted(known), CONTROL]
+    return [(a + 1, b - 1) for a, b in pairwise(bounds) if a + 1 <= b - 1]
+
+
+def after_reasoning(nfa: Nfa, start: int, close: bytes, controls: Iterable[int], open: bytes = b"") -> int:
+    """Reasoning, which ends with the marker `close`, perhaps a line end or two, then what begins at `start`.
+
+    open: the marker that may begin reasoning, where the prompt has not begun it; then it may be left out.
+    """
+    line = nfa.byte([(0x0A, 0x0A, start)])
+    lines = nfa.eps(start, nfa.byte([(0x0A, 0x0A, nfa.eps(start, line))]))
+    reasoning = free_text(nfa, {close: lines}, controls, ends=False)
+    return nfa.eps(start, nfa.literal(open, reasoning)) if open else reasoning

@@ -1,0 +1,164 @@
+"""Arguments of tools: a JSON object, or one by one with strings as they are, in the words of a model's format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..charset import Encoding
+from ..errors import Code, ConstraintError
+from ..language import Language
+from ..nfa import Nfa
+from ..tools import ParameterTexts
+from .budget import Budget, too_large
+from .check import Reachable
+from .compile import DEFAULTS, PropertyOrder, SchemaOptions, emit_value
+from .explain import explain
+from .formula import Formula
+from .load import Document
+from .lower import Lowering
+from .object_plan import Member, ObjectPlan, State
+from .parse import Parser
+from .strings import unbounded
+
+Spell = Callable[[str], bytes]
+
+
+def arguments(
+    schema: object, options: SchemaOptions = DEFAULTS, spell: Spell = str.encode
+) -> Callable[[Nfa, int, ParameterTexts | None], int]:
+    """How a Tool with this schema reads its arguments; see tools.Tool. spell: the bytes of a format's texts."""
+
+    def read(nfa: Nfa, after: int, texts: ParameterTexts | None) -> int:
+        if texts is None:
+            return emit_value({"type": "object"} if schema is True else schema, nfa, after, options)
+        return emit_parameters(schema, nfa, after, texts, options, spell)
+
+    return read
+
+
+def emit_parameters(
+    schema: object,
+    nfa: Nfa,
+    after: int,
+    texts: ParameterTexts,
+    options: SchemaOptions = DEFAULTS,
+    spell: Spell = str.encode,
+) -> int:
+    """A node that reads an object of the schema parameter by parameter, then goes on at `after`.
+
+    Raises ConstraintError, before any token, for what will not be enforced.
+    """
+    try:
+        document = Document(schema, options.draft)
+        budget = Budget(options.seconds, options.cancelled)
+        parser = Parser(document, budget)
+        root = parser.root()
+        reachable = Reachable(parser.algebra, budget, options.property_order is PropertyOrder.ANY)
+        reachable.add(root)
+        plans = [plan for plan in reachable.value(root).plans if isinstance(plan, ObjectPlan)]
+        plans = [plan for plan in plans if plan.exists(reachable.exists)]
+        if not plans:
+            where, reason = explain(document)
+            raise ConstraintError(Code.UNSATISFIABLE, where, reason, "no object fulfils the schema")
+        lowering = Lowering(nfa, reachable, options.whitespace)
+        values = _Values(nfa, reachable, lowering, texts, spell)
+        for formula in dict.fromkeys(formula for plan in plans for formula in plan.formulas()):
+            if reachable.exists(formula):
+                values.prepare(formula)
+        return nfa.call(nfa.eps(*(_Parameters(nfa, plan, values).start() for plan in plans)), after)
+    except RecursionError:
+        raise too_large("the schema is nested too deeply") from None
+
+
+class _Values:
+    """Values as a format writes them, and what stands around them."""
+
+    def __init__(self, nfa: Nfa, reachable: Reachable, lowering: Lowering, texts: ParameterTexts, spell: Spell):
+        self._nfa, self._reachable, self._lowering, self.texts, self._spell = nfa, reachable, lowering, texts, spell
+        self._unmarked = ~Language.pattern(f"(?:{_escaped(texts.end)})")
+        self._rules: dict[Formula, int] = {}
+        self._texts: dict[Formula, list[tuple[Language, int, int]]] = {}
+
+    def prepare(self, formula: Formula) -> None:
+        """Find the texts of the formula's strings; ConstraintError where it has no value that can be written."""
+        found = []
+        for strings in self._reachable.value(formula).shape.strings:
+            language = strings.language if strings.values is None else Language.of(strings.values)
+            language = language & self._unmarked
+            if language.has_length(strings.low, unbounded(strings.high)):
+                found.append((language.at_least(strings.low), 0, unbounded(strings.high)))
+        self._texts[formula] = found
+        if not found and self._lowering.without_strings(formula) is None:
+            reason = f"no value of a parameter can be written without {self.texts.end!r}"
+            raise ConstraintError(Code.UNSATISFIABLE, "", reason)
+
+    def literal(self, text: str, after: int) -> int:
+        return self._nfa.literal(self._spell(text), after)
+
+    def key(self, language: Language) -> Language:
+        return language & Language.pattern(self.texts.key, search=False)
+
+    def value(self, formula: Formula, after: int) -> int:
+        """The value, the marker of its end, then `after`."""
+        if formula not in self._rules:
+            self._rules[formula] = self._nfa.lazy(lambda: self._rule(formula))
+        return self._nfa.call(self._rules[formula], after)
+
+    def _rule(self, formula: Formula) -> int:
+        end = self.literal(self.texts.end + self.texts.rest, self._nfa.ret)
+        parts = [language.emit(self._nfa, end, Encoding.RAW, low, high) for language, low, high in self._texts[formula]]
+        other = self._lowering.without_strings(formula)
+        if other is not None:
+            parts.append(self._nfa.call(other, end))
+        return self._nfa.eps(*parts)
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\u{{{ord(char):x}}}" for char in text)
+
+
+class _Parameters:
+    """An object as parameters, in the order and number its plan allows."""
+
+    def __init__(self, nfa: Nfa, plan: ObjectPlan, values: _Values):
+        self._nfa, self._plan, self._values = nfa, plan, values
+        self._after: dict[State, int] = {}
+
+    def start(self) -> int:
+        return self._nfa.eps(*self._ends(self._plan.first), *self._members(self._plan.first, ""))
+
+    def _ends(self, state: State) -> list[int]:
+        return [self._nfa.ret] if self._plan.closes(state) else []
+
+    def _members(self, state: State, separator: str) -> list[int]:
+        texts = self._values.texts
+        parts = []
+        following: State | None = state
+        while following is not None:
+            for member in self._plan.members(following):
+                key = self._key(following, member)
+                if key is not None:
+                    parts.append(key)
+            following = self._plan.skipped(following)
+        if not parts:
+            return []
+        return [self._values.literal(separator + texts.before_key, self._nfa.eps(*parts))]
+
+    def _key(self, state: State, member: Member) -> int | None:
+        value = self._values.literal(
+            self._values.texts.after_key, self._values.value(member.formula, self._node(member.after))
+        )
+        if member.name is not None:
+            return self._nfa.literal(self._plan.names[member.name].encode(), value)
+        language = self._values.key(self._plan.key_language(state, member))
+        if member.family == self._plan.free and self._plan.names:
+            language = language - Language.of(self._plan.names)
+        return None if language.is_empty else language.emit(self._nfa, value, Encoding.RAW)
+
+    def _node(self, state: State) -> int:
+        """After a parameter."""
+        if state not in self._after:
+            self._after[state] = self._nfa.lazy(
+                lambda: self._nfa.eps(*self._ends(state), *self._members(state, self._values.texts.separator))
+            )
+        return self._after[state]

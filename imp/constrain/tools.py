@@ -1,0 +1,186 @@
+"""Calls of tools in a model's own words, enforced: the texts around names and arguments are data, the rest is here.
+
+A format says with an `Envelope` how its calls are written. The arguments' schema follows the name that was chosen.
+Calls are forced from the first token on (`calls`), or only from the marker on that begins them (`lazy_calls`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .charset import Encoding
+from .errors import Code, ConstraintError
+from .free import free_text, spelled
+from .language import Language
+from .nfa import UNBOUNDED, Nfa
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A piece of an envelope that is not always the same, as a regular expression: a number, an id."""
+
+    regex: str
+
+
+Text = str | tuple[str | Pattern, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterTexts:
+    """Arguments one by one, strings as they are: `before_key` KEY `after_key` VALUE `end` `rest`, and the next.
+
+    A value is a text without `end`; once that stands there, only `rest` may follow. So nothing that looks nearly like
+    the end of a value is one. `end` must not overlap itself. Values that are not strings are JSON.
+    """
+
+    before_key: str
+    after_key: str
+    end: str
+    rest: str = ""
+    separator: str = ""  # between two parameters
+    key: str = r"[^\s<>=]+"  # what a parameter may be called that the schema does not name
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """How a format writes calls: `opener` CALL `separator` CALL `closer`, CALL being
+    `before_name` NAME `after_name` ARGUMENTS `after`.
+
+    All texts are as the model writes them; control tokens are spelled out.
+    """
+
+    before_name: Text
+    after_name: Text
+    after: Text
+    opener: Text = ""
+    separator: Text = ""
+    closer: Text = ""
+    trigger: str = ""  # what calls in free text are known by; "": `opener`, or `before_name` without one
+    quoted_name: bool = False  # the name stands in a JSON string
+    parameters: ParameterTexts | None = None  # None: the arguments are a JSON object
+    parallel: bool = True  # the format can hold more than one call
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that may be called.
+
+    arguments(nfa, after, texts): a node that reads the arguments, as JSON or with `texts` one by one, then goes on at
+    `after`. See schema.arguments.
+    """
+
+    name: str
+    arguments: Callable[[Nfa, int, ParameterTexts | None], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Control tokens: those with a spelling a format may use, and all that free text may hold (none that ends it)."""
+
+    spellings: Mapping[str, int]
+    free: frozenset[int] = frozenset()
+
+
+NO_CONTROLS = Vocabulary({})
+
+
+def calls(
+    nfa: Nfa,
+    tools: Sequence[Tool],
+    envelope: Envelope,
+    after: int,
+    vocabulary: Vocabulary = NO_CONTROLS,
+    low: int = 1,
+    high: int = UNBOUNDED,
+) -> int:
+    """A node that reads `low` (at least 1) to `high` calls, then goes on at `after`. Raises ConstraintError."""
+    writer = _Writer(nfa, tools, envelope, vocabulary)
+    opener = writer.text(envelope.opener)
+    return writer.pieces(opener, writer.sequence(after, low, high))
+
+
+def lazy_calls(
+    nfa: Nfa,
+    tools: Sequence[Tool],
+    envelopes: Sequence[Envelope],
+    vocabulary: Vocabulary = NO_CONTROLS,
+    high: int = UNBOUNDED,
+) -> int:
+    """Free text, in which what begins a call must become one; `high` calls in a row at most, or in all if it is 1.
+
+    envelopes: the ways of the format to write calls, each with a trigger of its own.
+    """
+    start = nfa.eps()
+    after = nfa.ret if high == 1 else nfa.eps(start)
+    markers: dict[bytes, int] = {}
+    for envelope in envelopes:
+        writer = _Writer(nfa, tools, envelope, vocabulary)
+        trigger, rest = writer.triggered()
+        markers[trigger] = writer.pieces(rest, writer.sequence(after, 1, high, named=True))
+    nfa.link(start, free_text(nfa, markers, vocabulary.free, ends=True))
+    return start
+
+
+Piece = bytes | Pattern
+
+
+class _Writer:
+    def __init__(self, nfa: Nfa, tools: Sequence[Tool], envelope: Envelope, vocabulary: Vocabulary):
+        if not tools:
+            raise ConstraintError(Code.UNSATISFIABLE, "", "there is no tool to call")
+        self.nfa, self.envelope, self.vocabulary = nfa, envelope, vocabulary
+        self.rules = {tool.name: tool.arguments(nfa, nfa.ret, envelope.parameters) for tool in tools}
+
+    def text(self, text: Text) -> list[Piece]:
+        pieces = (text,) if isinstance(text, str) else text
+        return [p if isinstance(p, Pattern) else spelled(p, self.vocabulary.spellings) for p in pieces]
+
+    def pieces(self, pieces: Iterable[Piece], after: int) -> int:
+        for piece in reversed(list(pieces)):
+            if isinstance(piece, bytes):
+                after = self.nfa.literal(piece, after)
+            else:
+                after = Language.pattern(piece.regex, search=False).emit(self.nfa, after, Encoding.RAW)
+        return after
+
+    def triggered(self) -> tuple[bytes, list[Piece]]:
+        """The trigger, and what comes behind it before the name."""
+        pieces = [
+            piece for text in (self.envelope.opener, self.envelope.before_name) for piece in self.text(text) if piece
+        ]
+        first = pieces[0] if pieces and isinstance(pieces[0], bytes) else b""
+        head = b""
+        while pieces and isinstance(pieces[0], bytes):
+            head += pieces[0]
+            del pieces[0]
+        trigger = spelled(self.envelope.trigger, self.vocabulary.spellings) or first
+        if not trigger or not head.startswith(trigger):
+            raise ValueError(f"calls do not begin with their trigger {trigger!r}")
+        return trigger, [head[len(trigger) :], *pieces]
+
+    def sequence(self, after: int, low: int, high: int, named: bool = False) -> int:
+        """Calls behind the opener; `named`: and behind what stands before the first name."""
+        high = high if self.envelope.parallel else 1
+        if UNBOUNDED < high < low or (low > 1 and not self.envelope.parallel):
+            raise ConstraintError(Code.UNSATISFIABLE, "", f"{low} calls are more than there can be")
+        before, separator = self.text(self.envelope.before_name), self.text(self.envelope.separator)
+        end = self.pieces(self.text(self.envelope.closer), self.nfa.ret)
+
+        def another(then: int) -> int:
+            return self.pieces([*separator, *before], self.named(then))
+
+        more = UNBOUNDED if high == UNBOUNDED else high - 1
+        rest = self.nfa.repeat(max(low - 1, 0), more, end, another) if more else end
+        first = self.named(rest)
+        return self.nfa.call(first if named else self.pieces(before, first), after)
+
+    def named(self, after: int) -> int:
+        """A name, and the arguments that belong to it."""
+        behind = self.pieces(self.text(self.envelope.after), after)
+        return self.nfa.eps(*(self.tool(name, rule, behind) for name, rule in self.rules.items()))
+
+    def tool(self, name: str, rule: int, after: int) -> int:
+        written = json.dumps(name, ensure_ascii=False)[1:-1] if self.envelope.quoted_name else name
+        return self.pieces([written.encode(), *self.text(self.envelope.after_name)], self.nfa.call(rule, after))
