@@ -1,5 +1,382 @@
-"""The automaton of one constraint."""
+"""The automaton of one constraint: its arrays, grown as it is walked, and the operations on its states.
 
+A state is an int; forking, rolling back and sharing a prefix are copies of it. A grammar is one for all requests that
+have its constraint, and what one request made the others find. 0 is the dead state, 1 is the state after the end.
+
+Threads: a grammar belongs to one thread at a time. It may be made, and its first mask filled, in a worker, and then be
+handed to the engine thread; the vocabulary's tables are shared by all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import numpy as np
+
+from . import layout, masks
+from .code import DEFAULT_CACHE, constraint_code
+from .errors import Code, ConstraintError
+from .layout import AMBIGUOUS, BOTTOM, DEAD, GROW, LOWER, NO_CLASS, NO_ROWS, UNION
+from .loops import find_loop
+from .nfa import Kind, Nfa, Node
 from .reference import accepts
+from .vocab import VocabTables
 
-__all__ = ["accepts"]
+if TYPE_CHECKING:
+    from .matcher import Matcher
+
+__all__ = ["Grammar", "Limits", "accepts"]
+
+Encode = Callable[[bytes], list[int]]  # text, as UTF-8, to tokens; nothing added
+
+MOST = 2**31 - 2  # rounds of a loop that can be told apart
+ROWS_AT_ONCE = 8
+GROWING = {  # slot -> (first size, columns, type); each with the counter of what is used, and its hash table
+    layout.STACKS: (1024, 4, np.int32, layout.STACKS_USED, layout.STACK_HASH),
+    layout.CONFIGS: (4096, 4, np.int32, layout.CONFIGS_USED, layout.CONFIG_HASH),
+    layout.STATES: (256, 8, np.int32, layout.STATES_USED, layout.STATE_HASH),
+    layout.MEMBERS: (1024, 0, np.int32, layout.MEMBERS_USED, None),
+    layout.ESCAPES: (8192, 0, np.int32, layout.ESCAPES_USED, None),
+    layout.BODIES: (64, 4, np.int32, layout.BODIES_USED, layout.BODY_HASH),
+}
+BESIDE_STATES = {layout.EXITS: (4, np.uint64), layout.STEPS: (256, np.int32)}  # as long as STATES
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Budgets. nodes, wall_s: what making a grammar may cost, beyond which it is refused. size_bytes: what an admitted
+    one may hold (states and masks); beyond, everything is dropped that no request stands on."""
+
+    nodes: int = 200_000
+    wall_s: float = 2.0
+    size_bytes: int = 64 << 20
+
+
+class DeadEnd(Exception):
+    """The automaton cannot go on: the constraint is more ambiguous than can be followed, or lowering it failed."""
+
+
+class Grammar:
+    """The language that begins at node `start` of `nfa`, over the tokens of `tables` (None: over bytes alone).
+
+    Raises ConstraintError where the budget ends before the first state is known, or lowering it fails.
+    """
+
+    def __init__(
+        self,
+        nfa: Nfa,
+        start: int,
+        tables: VocabTables | None = None,
+        limits: Limits = Limits(),
+        cache_dir: Path = DEFAULT_CACHE,
+        encode: Encode | None = None,
+    ) -> None:
+        """cache_dir: where compiled code is kept. encode: the tokenizer, for tokens that are certain to follow."""
+        self._nfa, self.tables, self._limits, self.encode = nfa, tables, limits, encode
+        code = constraint_code(cache_dir)
+        self._run, self._run_free = code.run, code.run_free
+        self._context = np.zeros(2 * layout.SLOTS, np.int64)
+        self._arrays: dict[int, np.ndarray] = {}
+        self._address: int = self._context.ctypes.data
+        self._rows: list[int] = []  # of the pool, all that this grammar holds
+        self._read = self._edges = 0  # how much of the NFA is in the arrays
+        self.matchers: WeakSet[Matcher] = WeakSet()
+        self.rebuilt = 0  # how often states were renumbered
+        self._deadline: float | None = time.monotonic() + limits.wall_s
+        self._bind(layout.NODES, np.zeros((256, 8), np.int32))
+        self._bind(layout.LOOPS, np.zeros((256, 4), np.uint64))
+        self._bind(layout.EDGES, np.zeros((1024, 4), np.int32))
+        longest = tables.longest if tables else 1
+        for slot, size in ((layout.WORK, 1 << 16), (layout.FOUND, 1 << 14), (layout.PATH, longest + 2)):
+            self._bind(slot, np.empty(size, np.int32))
+        self._bind(layout.PURE, np.empty(longest + 2, np.int32))
+        if tables:
+            tables.bind(self._context)
+        self._read_nfa()
+        self._clear()
+        self.first = self._state(masks.FIRST, start)
+        self._deadline = None
+        self._budget = max(limits.size_bytes, 2 * self.bytes_used)
+
+    def start(self) -> Matcher:
+        """A matcher at the beginning of the text."""
+        from .matcher import Matcher
+
+        return Matcher(self)
+
+    # ---- states
+
+    def advance(self, state: int, token: int) -> int:
+        """The state after `token`; 0 where it is not allowed. Raises DeadEnd."""
+        following = self._run(self._address, masks.ADVANCE, state, token)
+        return following if following >= 0 else self._state(masks.ADVANCE, state, token)
+
+    def advance_bytes(self, state: int, data: bytes) -> int:
+        """The state after `data`; 0 where no text goes on like that. Raises DeadEnd."""
+        for byte in data:
+            state = self._state(masks.STEP, state, byte)
+            if state == DEAD:
+                break
+        return state
+
+    def accepting(self, state: int) -> bool:
+        """Whether the text may end here."""
+        return bool(self._arrays[layout.STATES][state, layout.ACCEPT] & layout.ACCEPTS)
+
+    def finished(self, state: int) -> bool:
+        """Whether the text may end here, and cannot go on."""
+        return self.accepting(state) and not self._arrays[layout.STATES][state, layout.MEMBER_COUNT]
+
+    def row(self, state: int) -> int:
+        """The row of `tables.pool` that holds the mask of `state`: bits by rank. Raises DeadEnd.
+
+        Valid until the grammar is rebuilt (`rebuilt` counts), which happens in `trim` alone."""
+        row = self._run(self._address, masks.LOOKUP, state, 0)
+        return row if row >= 0 else self._fill(state)
+
+    def mask(self, state: int) -> np.ndarray:
+        """uint32 [tables.words], bits by rank; a view. Raises DeadEnd."""
+        assert self.tables is not None
+        return self.tables.pool[self.row(state)]
+
+    def forced_bytes(self, state: int, limit: int) -> bytes:
+        """The bytes that have to follow, as far as each is the only one, `limit` at most. Raises DeadEnd."""
+        forced = bytearray()
+        while len(forced) < limit and (byte := self._run(self._address, masks.ONLY_BYTE, state, 0)) >= 0:
+            forced.append(byte)
+            state = self._state(masks.STEP, state, byte)
+        return bytes(forced)
+
+    def run_jobs(self, jobs: np.ndarray) -> None:
+        """Run a batch (masks.py) of this and other grammars."""
+        self._run_free(jobs.ctypes.data, masks.BATCH, len(jobs), 0)
+
+    def job(self, state: int, token: int) -> tuple[int, int, int, int]:
+        """A row of a batch (masks.py)."""
+        return self._address, state, token, 0
+
+    # ---- memory
+
+    @property
+    def bytes_used(self) -> int:
+        """Of states and masks."""
+        row = self.tables.words * 4 if self.tables else 0
+        return sum(array.nbytes for array in self._arrays.values()) + row * len(self._rows)
+
+    def trim(self) -> None:
+        """Keep within the budget: when more is held, drop all states and masks but the states requests stand on.
+        Renumbers these; their matchers know."""
+        if self.bytes_used <= self._budget:
+            return
+        matchers = list(self.matchers)
+        live = sorted({DEAD, layout.ENDED, self.first, *(state for matcher in matchers for state in matcher.states)})
+        numbers = self._rebuild(live)
+        self.first = numbers[self.first]
+        for matcher in matchers:
+            matcher.states = [numbers[state] for state in matcher.states]
+        self._budget = max(self._limits.size_bytes, 2 * self.bytes_used)
+        self.rebuilt += 1
+
+    def _rebuild(self, live: Sequence[int]) -> dict[int, int]:
+        """Start over with the states `live`; their new numbers."""
+        old = {slot: self._arrays[slot] for slot in (layout.STATES, layout.MEMBERS, layout.CONFIGS, layout.STACKS)}
+        members = {}
+        for state in live:
+            first, count, accept = (int(number) for number in old[layout.STATES][state, :3])
+            members[state] = accept, old[layout.CONFIGS][old[layout.MEMBERS][first : first + count]][:, :3].tolist()
+        self.release()
+        self._clear()
+        stacks = self._restack(old[layout.STACKS], {stack for _, cells in members.values() for *_, stack in cells})
+        numbers = {DEAD: DEAD}
+        for state in live:
+            accept, cells = members[state]
+            if state != DEAD:
+                found = [self._cell(masks.CELL, node, count, stacks[stack]) for node, count, stack in cells]
+                self._arrays[layout.FOUND][: len(found)] = found
+                numbers[state] = self._state(masks.STATE, len(found), accept)
+        return numbers
+
+    def _restack(self, old: np.ndarray, wanted: set[int]) -> dict[int, int]:
+        """Intern these stacks, and all beneath them, again: old number to new."""
+        needed, work = set[int](), [stack for stack in wanted if stack >= 0]
+        while work:
+            stack = work.pop()
+            if stack not in needed:
+                needed.add(stack)
+                node, count, beneath, _ = old[stack].tolist()
+                work += [each for each in (beneath, count if node == UNION else BOTTOM) if each >= 0]
+        numbers = {BOTTOM: BOTTOM}
+        for stack in sorted(needed):  # what a cell refers to is older than it
+            node, count, beneath, _ = old[stack].tolist()
+            count = numbers[count] if node == UNION else count
+            numbers[stack] = self._cell(masks.PUSH, node, count, numbers[beneath])
+        return numbers
+
+    def release(self) -> None:
+        """Give all rows back. The grammar is used no more, or starts over."""
+        if self.tables:
+            self.tables.pool.give_back(self._rows)
+        self._rows = []
+
+    def __del__(self) -> None:
+        if getattr(self, "_rows", None):
+            self.release()
+
+    def _clear(self) -> None:
+        """No states but DEAD and ENDED."""
+        counts = np.zeros(layout.COUNTERS, np.int64)
+        counts[layout.STATES_USED] = 1
+        self._bind(layout.COUNTS, counts)
+        self._bind(layout.FREE, np.empty(0, np.int32))
+        for slot, (size, columns, dtype, _, hashes) in GROWING.items():
+            self._bind(slot, np.empty((size, columns) if columns else size, dtype))
+            if hashes is not None:
+                self._bind(hashes, np.full(2 * size, -1, np.int32))
+        for slot, (columns, wide) in BESIDE_STATES.items():
+            self._bind(slot, np.empty((GROWING[layout.STATES][0], columns), wide))
+        self._arrays[layout.STATES][DEAD] = 0, 0, 0, -1, -1, -1, 0, 0
+        self._arrays[layout.STEPS][DEAD] = DEAD
+        ended = self._state(masks.STATE, 0, layout.ACCEPTS)
+        assert ended == layout.ENDED
+
+    # ---- calls
+
+    def _state(self, operation: int, state: int, argument: int = 0) -> int:
+        while (result := self._run(self._address, operation, state, argument)) < 0:
+            self.provide(result)
+        return result
+
+    def _cell(self, operation: int, node: int, count: int, stack: int) -> int:
+        self._arrays[layout.WORK][:3] = node, count, stack
+        return self._state(operation, 0)
+
+    def _fill(self, state: int) -> int:
+        assert self.tables is not None
+        while (result := self._run_free(self._address, masks.MASK, state, 0)) < 0:
+            self.provide(result)
+        return result
+
+    def provide(self, refusal: int) -> None:
+        """Give machine code what it lacked. Raises DeadEnd, or ConstraintError while the grammar is being made."""
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise ConstraintError(Code.TOO_LARGE, "", f"making it takes more than {self._limits.wall_s:g} s")
+        if refusal == GROW:
+            self._grow(int(self._arrays[layout.COUNTS][layout.WANTED]))
+        elif refusal == NO_ROWS:
+            self._take_rows()
+        elif refusal == NO_CLASS:
+            self._make_class()
+        elif refusal == LOWER:
+            self._lower(int(self._arrays[layout.COUNTS][layout.WANTED]))
+        else:
+            assert refusal == AMBIGUOUS, refusal
+            reason = "a rule calls itself before any text, or is too ambiguous"
+            raise ConstraintError(Code.TOO_LARGE, "", reason) if self._deadline is not None else DeadEnd(reason)
+
+    def _grow(self, slot: int) -> None:
+        self._double(slot)
+        hashes = GROWING[slot][4]
+        if slot == layout.STATES:
+            for beside in BESIDE_STATES:
+                self._double(beside)
+        if hashes is not None:
+            for every in (entry[4] for entry in GROWING.values() if entry[4] is not None):
+                self._bind(every, np.full(len(self._arrays[every]) * (1 + (every == hashes)), -1, np.int32))
+            self._run(self._address, masks.REHASH, 0, 0)
+
+    def _double(self, slot: int) -> None:
+        old = self._arrays[slot]
+        new = np.empty((2 * len(old), *old.shape[1:]), old.dtype)
+        new[: len(old)] = old
+        self._bind(slot, new)
+
+    def _take_rows(self) -> None:
+        """Machine code uses FREE up to FREE_USED; give it some more."""
+        assert self.tables is not None
+        counts, free = self._arrays[layout.COUNTS], self._arrays[layout.FREE]
+        rows = self.tables.pool.take(ROWS_AT_ONCE)
+        self._rows += rows
+        self._bind(layout.FREE, np.concatenate([free[counts[layout.FREE_USED] :], np.array(rows, np.int32)]))
+        counts[layout.FREE_USED] = 0
+
+    def _make_class(self) -> None:
+        """Fill the row of a character class, or note that there will be none."""
+        assert self.tables is not None
+        counts, classes = self._arrays[layout.COUNTS], self.tables.classes
+        node, bucket = int(counts[layout.WANTED]), int(counts[layout.WANTED_CLASS])
+        loop = self._arrays[layout.LOOPS][node]
+        with classes.lock:
+            number = classes.number(int(loop[0]), int(loop[1]), int(loop[2]) & layout.UNICODE)
+            loop[layout.LOOP_CLASS] = layout.CLASS_LIMIT + 1 if number is None else number + 1
+            if number is not None and classes.rows[number, bucket] < 0:
+                (row,) = self.tables.pool.take(1)
+                self._run_free(self._address, masks.CLASS, 0, row)
+                classes.rows[number, bucket] = row
+
+    # ---- the NFA
+
+    def _lower(self, node: int) -> None:
+        self._nfa.lower(node)
+        if self._deadline is not None and len(self._nfa.nodes) > self._limits.nodes:
+            raise ConstraintError(Code.TOO_LARGE, "", f"it has more than {self._limits.nodes} nodes")
+        self._read_nfa([node])
+
+    def _read_nfa(self, changed: Iterable[int] = ()) -> None:
+        """Copy new nodes, and the `changed` ones, into the arrays."""
+        nodes = self._nfa.nodes
+        if self._deadline is not None and len(nodes) > self._limits.nodes:
+            raise ConstraintError(Code.TOO_LARGE, "", f"it has more than {self._limits.nodes} nodes")
+        numbers = [*range(self._read, len(nodes)), *changed]
+        rows, edges, at = [], [], self._edges
+        for number in numbers:
+            node = nodes[number]
+            end = at + len(node.edges)
+            rows.append((node.kind, node.a, node.b, min(node.low, MOST), min(node.high, MOST), at, end, -1))
+            edges += node.edges
+            at = end
+        self._reserve(layout.NODES, len(nodes))
+        self._reserve(layout.LOOPS, len(nodes))
+        self._reserve(layout.EDGES, at)
+        self._arrays[layout.NODES][numbers] = rows
+        if edges:
+            self._arrays[layout.EDGES][self._edges : at, :3] = edges
+            self._arrays[layout.EDGES][self._edges : at, 3] = 0
+        read, self._read, self._edges = self._read, len(nodes), at
+        self._nfa.sealed = len(nodes)
+        for number in range(read, len(nodes)):
+            if nodes[number].kind is Kind.BYTE and self._may_loop(nodes[number], number):
+                self._note_loop(number)
+
+    def _may_loop(self, node: Node, number: int) -> bool:
+        nodes = self._nfa.nodes
+        return any(target == number or nodes[target].kind in (Kind.EPS, Kind.INC) for _, _, target in node.edges)
+
+    def _note_loop(self, number: int) -> None:
+        loop = find_loop(self._nfa, number)
+        if loop is None:
+            return
+        nodes, loops, edges = self._arrays[layout.NODES], self._arrays[layout.LOOPS], self._arrays[layout.EDGES]
+        low, high = loop.chars & (1 << 64) - 1, loop.chars >> 64
+        first = nodes[number, layout.FIRST_EDGE]
+        for place, edge in enumerate(self._nfa.nodes[number].edges):
+            edges[first + place, layout.EDGE_LOOPS] = edge in loop.edges
+        for node in {number, *loop.inside}:
+            inside = 0 if node == number else layout.INSIDE
+            loops[node] = low, high, loop.flags | inside, 0
+            nodes[node, layout.TEST] = loop.test
+            if inside:
+                edges[nodes[node, layout.FIRST_EDGE] : nodes[node, layout.LAST_EDGE], layout.EDGE_LOOPS] = 1
+
+    def _reserve(self, slot: int, size: int) -> None:
+        while size > len(self._arrays[slot]):
+            old = self._arrays[slot]
+            self._bind(slot, np.concatenate([old, np.zeros_like(old)]))
+
+    def _bind(self, slot: int, array: np.ndarray) -> None:
+        self._arrays[slot] = array
+        layout.bind(self._context, slot, array)

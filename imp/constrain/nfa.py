@@ -47,6 +47,7 @@ class Nfa:
     def __init__(self) -> None:
         self.nodes: list[Node] = [Node(Kind.RET)]
         self.pending: dict[int, Callable[[], int]] = {}
+        self.sealed = 0  # nodes before this one were read by an automaton, and get no more edges
 
     ret = 0
 
@@ -59,6 +60,7 @@ class Nfa:
         return self._new(Node(Kind.BYTE, edges=list(edges)))
 
     def edge(self, node: int, first: int, last: int, target: int) -> None:
+        assert node >= self.sealed, "this node is in use"
         self.nodes[node].edges.append((first, last, target))
 
     def eps(self, *targets: int) -> int:
@@ -66,6 +68,7 @@ class Nfa:
         return self._new(Node(Kind.EPS, edges=[(0, 0, target) for target in targets]))
 
     def link(self, eps: int, target: int) -> None:
+        assert eps >= self.sealed, "this node is in use"
         self.nodes[eps].edges.append((0, 0, target))
 
     def literal(self, text: bytes, after: int) -> int:

@@ -1,102 +1,29 @@
-"""Machine code of kernels: compiled once by Numba, kept on disk as object code, loaded in a later process.
-
-A folder is named by everything the code depends on (the sources of this package, versions, the CPU), so a file in it
-can never be stale and is never rewritten with other contents; files appear whole (written aside, then renamed). This is
-not Numba's own cache because that one keeps a changing index beside the code, which two processes can interleave, and
-does not look at the modules a kernel draws its micro-kernels from.
-"""
+"""The backend's kernels as machine code (../machine_code.py): every one depends on all sources of this package."""
 
 from __future__ import annotations
 
-import hashlib
-import marshal
-import os
-import tempfile
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import llvmlite
-import llvmlite.binding as llvm
-import numba
 from numba import types
-from numba.core.ccallback import CFunc
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.registry import cpu_target
-from numba.core.runtime.nrt import rtsys
 
+from ..machine_code import MachineCode
 from .emit import compiling_for
 
-Code = tuple[int, Any]  # the address, and what keeps it valid
 Progress = Callable[[int, int], None]  # kernels ready, kernels wanted
-
-
-class CompiledKernels:
-    """Addresses of machine code by name. Code once loaded serves all instances: it lives as long as the process."""
-
-    def __init__(self, folder: Path, features: str) -> None:
-        self.features = features
-        self.folder = folder / "kernels" / f"{_fingerprint()}-{features}"
-        self.compiled = 0  # how many were not on disk
-
-    def address(self, name: str, body: Callable[..., Any], signature: Any) -> int:
-        """The code of `body`. `name` alone identifies it within this version of the package."""
-        code = _code_in_process(self.features)
-        if name not in code:
-            code[name] = self._found(name) or self._compile(name, body, signature)
-        return code[name][0]
-
-    def _found(self, name: str) -> Code | None:
-        path = self.folder / name
-        try:
-            symbol, state = marshal.loads(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (EOFError, ValueError, TypeError):  # damaged on disk: compile it again
-            return None
-        with global_compiler_lock:
-            rtsys.initialize(cpu_target.target_context)  # code may name symbols of Numba's runtime
-            library = cpu_target.target_context.codegen().unserialize_library(state)
-            return library.get_pointer_to_function(symbol), library
-
-    def _compile(self, name: str, body: Callable[..., Any], signature: Any) -> Code:
-        self.compiled += 1
-        # symbols are named after the function: equal names of two kernels would be taken for one
-        body.__qualname__ = f"{name}_{self.features}"
-        with compiling_for(self.features):
-            options = {"nopython": True, "error_model": "numpy"}
-            compiled: Any = CFunc(body, (signature.args, signature.return_type), {}, options)
-            compiled.compile()
-        self._keep(name, (compiled.native_name, compiled._library.serialize_using_object_code()))
-        return compiled.address, compiled
-
-    def _keep(self, name: str, value: tuple[Any, ...]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
-            file.write(marshal.dumps(value))
-        os.replace(file.name, self.folder / name)
-
-
-@cache
-def _code_in_process(features: str) -> dict[str, Code]:
-    """By kernel name. Process-wide, as the LLVM engine that holds the code is: equal symbols must not come twice."""
-    return {}
-
 
 _INT64 = types.int64
 COUNT_SIGNATURE = _INT64(_INT64, _INT64)
 KERNEL_SIGNATURE = types.void(_INT64, _INT64, _INT64, _INT64)
 
 
-def _fingerprint() -> str:
-    """A hash of everything that decides what the machine code is."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    cpu = sorted(llvm.get_host_cpu_features().items())
-    digest.update(repr((numba.__version__, llvmlite.__version__, llvm.get_host_cpu_name(), cpu)).encode())
-    return digest.hexdigest()[:20]
+class CompiledKernels(MachineCode):
+    """Machine code for `features`: "avx2" or "portable"."""
+
+    def __init__(self, folder: Path, features: str) -> None:
+        sources = Path(__file__).parent.glob("*.py")
+        super().__init__(folder, sources, features, lambda: compiling_for(features))
 
 
 def compile_all(kernels: CompiledKernels, wanted: Sequence[Any], progress: Progress | None = None) -> dict[Any, int]:

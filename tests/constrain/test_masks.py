@@ -1,0 +1,157 @@
+"""Masks against brute force: every token of a published vocabulary tried, in states all over hand-written languages."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imp.constrain.automaton import Grammar, Limits
+from imp.constrain.nfa import Nfa, special
+from imp.constrain.vocab import VocabTables
+
+from .languages import LANGUAGES, one_of, quoted, string
+
+
+def brute_force(grammar: Grammar, state: int) -> np.ndarray:
+    """bool [tokens]: which tokens the automaton survives, and those that end where the text may end."""
+    return np.array([grammar.advance(state, token) != 0 for token in range(len(grammar.tables.rank))])
+
+
+def check(grammar: Grammar, state: int) -> np.ndarray:
+    expected = brute_force(grammar, state)
+    given = grammar.tables.token_bits(grammar.row(state))
+    wrong = np.flatnonzero(given != expected)
+    assert not wrong.size, [(grammar.tables.bytes_of(token), bool(given[token])) for token in wrong[:5]]
+    return np.flatnonzero(expected)
+
+
+def walk(grammar: Grammar, draw: random.Random, steps: int) -> int:
+    """Check masks along one random text; how many states."""
+    state = grammar.first
+    for step in range(steps):
+        allowed = check(grammar, state)
+        assert allowed.size, "a dead end"
+        following = grammar.advance(state, int(draw.choice(allowed)))
+        if following == 1:
+            return step + 1
+        state = following
+    return steps
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_masks_are_what_brute_force_finds(name: str, gpt2_tables: VocabTables, code_folder: Path):
+    nfa, draw = Nfa(), random.Random(name)
+    grammar = Grammar(nfa, LANGUAGES[name](nfa), gpt2_tables, Limits(wall_s=60), code_folder)
+    assert sum(walk(grammar, draw, 5) for _ in range(2)) >= 2
+
+
+def after(grammar: Grammar, text: bytes) -> int:
+    state = grammar.advance_bytes(grammar.first, text)
+    assert state
+    return state
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    {
+        "value": [b"", b'"', b'"a\\', b'"\\ud83d', b'"\xc3', b'{"a": [1, "', b"[[[", b"-", b"12", b'{"k"', b"[\n "],
+        "object": [b'{"name": "', b'{"name": "abcdefgh', b'{"name": "abcdefghij', b'{"name": "a", "id": "00f'],
+        "list of lists": [b'[["', b'[["a", "', b'[["a"], ["', b'[["a", "b", "c", "d"], ["', b'[["abcdefghijkl'],
+        "exact string": [b'"', b'"1234', b'"12345', b'"12345", "', b'"12345", "' + b"x" * 38],
+        "at least": [b'"', b'"123456', b'"1234567', b'"12345678'],
+        "printable, many": [b'"', b'""', b'"a', b'"' + b"z" * 69, b'"' + b"z" * 30, b'"' + b'"' * 60],
+        "printable, few": [b'"', b'"ab', b'"' + b"0" * 19],
+        "raw text": [b"<parameter=a>\n", b"<parameter=a>\n\n", b"<parameter=a>\nx\n</para", b"<parameter=a>\n\xe2\x82"],
+        "one or more": [b"a", b"a-", b"a-b"],
+        "ambiguous": [b"", b"the", b"the c", b"\n"],
+        "any bytes": [b"\xff\x00", b"." * 9],
+    }.items(),
+)
+def test_masks_inside_of_tokens(name: str, texts: list[bytes], gpt2_tables: VocabTables, code_folder: Path):
+    """States that lie within a token's bytes, or at a bound of a counter."""
+    nfa = Nfa()
+    grammar = Grammar(nfa, LANGUAGES[name](nfa), gpt2_tables, Limits(wall_s=60), code_folder)
+    for text in texts:
+        check(grammar, after(grammar, text))
+
+
+def test_control_tokens_only_where_they_are_named(gpt2, gpt2_tables: VocabTables, code_folder: Path):
+    """GPT-2 has one control token, which ends a text: another is made of token 1000."""
+    tables = VocabTables.build(gpt2.byte_table, [1000, *gpt2.special_ids], gpt2.eos_ids, code_folder)
+    nfa = Nfa()
+    start = nfa.repeat(0, 2, nfa.literal(special(1000), nfa.ret), lambda again: nfa.byte([(0, 127, again)]))
+    grammar = Grammar(nfa, start, tables, Limits(wall_s=60), code_folder)
+    assert 1000 in check(grammar, grammar.first)
+    state = grammar.advance(grammar.first, 1000)
+    assert set(check(grammar, state)) == set(gpt2.eos_ids)
+    wide = Nfa()
+    anything = wide.repeat(0, -1, wide.ret, lambda again: wide.byte([(0, 254, again)]))
+    grammar = Grammar(wide, anything, tables, Limits(wall_s=60), code_folder)
+    allowed = set(check(grammar, grammar.first))
+    assert set(range(len(tables.rank))) - allowed == {1000, gpt2.byte_table.index(b"\xff")}
+
+
+def test_tokens_of_equal_bytes_share_their_bit_and_empty_ones_have_none(code_folder: Path):
+    tokens = [b"", b"a", b"b", b"a", b"ab", b"<end>", b"<other end>"]
+    tables = VocabTables.build(tokens, [5, 6], [5, 6], code_folder)
+    nfa = Nfa()
+    grammar = Grammar(nfa, nfa.eps(nfa.ret, nfa.literal(b"ab", nfa.ret)), tables, Limits(wall_s=60), code_folder)
+    assert tables.token_bits(grammar.row(grammar.first)).tolist() == [False, True, False, True, True, True, True]
+    state = grammar.advance(grammar.first, 3)
+    assert tables.token_bits(grammar.row(state)).tolist() == [False, False, True, False, False, False, False]
+    end = grammar.advance(grammar.first, 4)
+    assert grammar.advance(end, 6) == grammar.advance(grammar.first, 5) == 1
+    assert tables.token_bits(grammar.row(1)).tolist() == [False] * 5 + [True] * 2
+    assert grammar.advance(state, 5) == grammar.advance(end, 1) == grammar.advance(1, 2) == 0
+    assert grammar.advance(state, 7) == grammar.advance(state, -1) == grammar.advance(state, 0) == 0
+
+
+def test_rows_of_strings_are_shared(gpt2_tables: VocabTables, code_folder: Path):
+    """However long the string and its bound: what follows, and how near the bound is, is all that matters."""
+    nfa = Nfa()
+    grammar = Grammar(nfa, string(nfa, nfa.ret, 0, 50_000), gpt2_tables, Limits(wall_s=60), code_folder)
+    rows = {grammar.row(after(grammar, b'"' + b"a" * count)) for count in range(0, 2000, 100)}
+    assert len(rows) == 1
+
+
+def test_rows_within_a_frame_serve_every_stack(gpt2_tables: VocabTables, code_folder: Path):
+    """The same rule from four places that go on alike: four states, one walk of its inside."""
+    nfa = Nfa()
+    word = quoted(nfa, b"abc", 1, 9, nfa.ret)
+    places = [nfa.literal(bytes([65 + i]), nfa.call(word, nfa.literal(bytes([48 + i]), nfa.ret))) for i in range(4)]
+    grammar = Grammar(nfa, nfa.eps(*places), gpt2_tables, Limits(wall_s=60), code_folder)
+    for place in (b"A", b"B", b"C", b"D"):
+        check(grammar, after(grammar, place + b'"a'))
+
+
+def test_masks_survive_growth_and_eviction(gpt2_tables: VocabTables, code_folder: Path):
+    """A budget of nothing: everything but the states in use is dropped before every step."""
+    nfa, draw = Nfa(), random.Random(3)
+    grammar = Grammar(nfa, LANGUAGES["list of lists"](nfa), gpt2_tables, Limits(wall_s=60, size_bytes=0), code_folder)
+    grammar._budget = 0
+    matchers = [grammar.start() for _ in range(3)]
+    for _ in range(6):
+        for matcher in matchers:
+            allowed = check(grammar, matcher.state)
+            grammar._budget = 0
+            assert matcher.accept(int(draw.choice(allowed)))
+    assert grammar.rebuilt >= 18
+    for matcher in matchers:
+        matcher.rollback(6)
+        assert matcher.state == grammar.first
+
+
+def test_every_first_byte_of_a_class_with_and_without_a_row(gpt2_tables: VocabTables, code_folder: Path):
+    """Classes around the width from which they get rows of the vocabulary, each at several counts."""
+    for width in (10, 23, 24, 25, 60, 95):
+        nfa = Nfa()
+        chars = bytes(range(32, 32 + width))
+        start = nfa.repeat(
+            2, 33, one_of(nfa, b"~\n", nfa.ret), lambda again, chars=chars, nfa=nfa: one_of(nfa, chars, again)
+        )
+        grammar = Grammar(nfa, start, gpt2_tables, Limits(wall_s=60), code_folder)
+        for count in (0, 1, 2, 30, 33):
+            check(grammar, after(grammar, b"!" * count))
