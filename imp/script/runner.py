@@ -82,14 +82,28 @@ class ScriptRunner:
             result.late = True
             return result
         progress.due = now + reply.delay_s
-        token = self._next(seq, progress.tokens, reply)
-        if token is None:
-            result.error = FAILS
-            return result
-        result.tokens.append(token)
-        if seq.request.sampling.logprobs is not None:
-            result.logprobs.append(self._report(token, reply, seq.request.sampling.logprobs))
+        self._draw(seq, progress.tokens, reply, result)
         return result
+
+    def _draw(self, seq: Seq, tokens: tuple[int, ...], reply: Reply, result: RowResult) -> None:
+        """The next token, and those behind it as long as they are what the row's draft guessed."""
+        wanted, constraint, walked = seq.request.sampling.logprobs, seq.constraint, 0
+        for guess in [*seq.draft, None]:
+            token = self._next(seq, seq.generated + len(result.tokens), tokens, reply)
+            if token is None:
+                result.error = "" if result.tokens else FAILS  # what was said before the failure goes out first
+                break
+            result.tokens.append(token)
+            if wanted is not None:
+                result.logprobs.append(self._report(token, reply, wanted))
+            if token != guess:
+                break
+            if constraint is not None:
+                walked += constraint.accept(token)
+                if constraint.done:
+                    break
+        if constraint is not None and walked:
+            constraint.rollback(walked)
 
     def _take(self, seq: Seq) -> _Progress:
         """The next reply, and the request into the log."""
@@ -100,9 +114,9 @@ class ScriptRunner:
         self.log = (*self.log[1 - LOGGED :], logged(seq, taken, self._tokenizer))
         return _Progress(None) if taken is None else _Progress(*self._replies[taken])
 
-    def _next(self, seq: Seq, tokens: tuple[int, ...], reply: Reply) -> int | None:
+    def _next(self, seq: Seq, at: int, tokens: tuple[int, ...], reply: Reply) -> int | None:
         """The scripted token, or what a sampler could draw where that is forbidden. None: here the request fails."""
-        at, stops = seq.generated, seq.request.limits.stop_ids
+        stops = seq.request.limits.stop_ids
         early = at < seq.request.limits.min_tokens
         end = self._tokenizer.eos_id
         assert end is not None

@@ -67,7 +67,7 @@ def sequence(tokenizer, prompt: str = "hi", index: int = 0, constraint=None, **l
 
 
 def step(runner, *seqs: Sequence):
-    batch = Batch([Row(seq, 0, len(seq.tokens)) for seq in seqs])
+    batch = Batch([Row(seq, 0, len(seq.tokens) + len(seq.draft)) for seq in seqs])
     results = runner.step(batch)
     for seq, result in zip(seqs, results, strict=True):
         seq.tokens += result.tokens
@@ -191,6 +191,54 @@ def test_a_forbidden_piece_is_replaced_by_what_ends_the_text_soonest():
     assert step(runner, sequence(tokenizer, constraint=Allow(9, 10)))[0].tokens == [9]
     seq = sequence(tokenizer, constraint=Allow(*b"abc"))
     assert said(runner, tokenizer, seq, most=4) == "abaa"
+
+
+class Spells(Allow):
+    """A constraint that allows one text, token by token."""
+
+    def __init__(self, tokens: list[int]):
+        self.left = list(tokens)
+        self.taken: list[int] = []
+
+    @property
+    def tokens(self):
+        return self.left[:1]
+
+    @property
+    def done(self):
+        return not self.left
+
+    def accept(self, token: int) -> bool:
+        if token != self.left[0]:
+            return False
+        self.taken.append(self.left.pop(0))
+        return True
+
+    def rollback(self, count: int) -> None:
+        for _ in range(count):
+            self.left.insert(0, self.taken.pop())
+
+
+@pytest.mark.parametrize("guessed", range(5))
+def test_guesses_are_followed_as_far_as_they_are_right(guessed):
+    runner, tokenizer, _ = runner_of(Reply((b"a", b"b", b"c", b"d")))
+    for constraint in (None, Spells(list(b"abcd"))):
+        seq = sequence(tokenizer, constraint=constraint)
+        seq.draft = [*b"abcd"[:guessed], *b"xyz"][:4]
+        [result] = step(runner, seq)
+        end = [tokenizer.eos_id] if constraint is None else []  # the constraint is done by then
+        assert result.tokens == [*b"abcd", *end][: guessed + 1]
+        assert constraint is None or constraint.left == list(b"abcd")  # the scheduler advances it, nobody else
+
+
+def test_what_was_guessed_before_a_failure_is_said():
+    runner, tokenizer, _ = runner_of(Reply((b"a", b"b"), error="engine_step_failed"))
+    seq = sequence(tokenizer)
+    seq.draft = list(b"ab")
+    [result] = step(runner, seq)
+    assert (result.tokens, result.error) == (list(b"ab"), "")
+    seq.draft = []
+    assert step(runner, seq)[0].error == FAILS
 
 
 def test_prompts_that_want_no_token_take_no_reply():
