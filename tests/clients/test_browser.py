@@ -246,6 +246,43 @@ def test_everything_can_be_done_with_the_keyboard(visit, tmp_path):
         assert page.evaluate("document.activeElement.id") == "show-settings"
 
 
+NAMELESS = """() => [...document.querySelectorAll('button, input, select, textarea, a[href], summary, nav, aside')].filter(e =>
+  !(e.ariaLabel || e.innerText?.trim() && e.matches('button, a, summary') || e.labels?.length || e.title)).map(e => e.outerHTML)"""
+COLOURS = """names => {
+  const probe = document.body.appendChild(document.createElement('span'));
+  const colours = names.map(name => { probe.style.color = `var(--${name})`; return getComputedStyle(probe).color; });
+  probe.remove();
+  return colours;
+}"""
+PAIRS = [
+    *(("ink", ground) for ground in ("paper", "side", "card", "user", "hover")),
+    *(("faint", ground) for ground in ("paper", "side", "card")),
+    *(("accent", "paper"), ("on-accent", "accent"), ("bad", "bad-paper")),
+    *((colour, "card") for colour in ("string", "keyword", "number")),
+]
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2's relative luminance of an sRGB colour, "rgb(r, g, b)"."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everything_has_a_name_and_every_text_contrast(visit, silent, scheme):
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "```\nx\n```", "reasoning": "r", "error": "e"}]
+    page = visit(silent.url, seed=seeded(messages), color_scheme=scheme)
+    page.click("#show-settings")
+    for summary in page.locator("#settings summary").all()[:-1]:
+        summary.click()
+    assert page.evaluate(NAMELESS) == []
+    assert page.evaluate("document.documentElement.lang") == "en" and page.locator("main").count() == 1
+    for text, ground in PAIRS:
+        lighter, darker = sorted(map(luminance, page.evaluate(COLOURS, [text, ground])), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, f"--{text} on --{ground}"
+
+
 def stream(*deltas: dict[str, Any], reason: str = "stop") -> str:
     """A chat completion's events, for answers the scripted server does not give."""
     chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
