@@ -40,7 +40,7 @@ lock:
 	$(UV_COMPILE) --group build -o requirements-build.lock
 
 clean:
-	rm -rf $(V)
+	rm -rf $(V) tests/clients/node/node_modules
 
 $(V)/runtime.ok: requirements.lock
 	@test -n "$(PYTHON)" || { echo "imp needs Python 3.12 or newer with its venv module, and found none: install one (on Debian: python3 and python3-venv), or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
