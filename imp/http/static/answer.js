@@ -41,7 +41,7 @@ class Answer {
     const tokens = this.usage?.completion_tokens || this.chunks, seconds = (this.last - this.first) / 1000;
     const details = this.usage?.prompt_tokens_details, thinking = this.usage?.completion_tokens_details?.reasoning_tokens;
     return [
-      `${tokens} tokens`,
+      tokens === 1 ? "1 token" : `${tokens} tokens`,
       thinking > 0 && `${thinking} of them thinking`,
       tokens > 2 && seconds > 0.05 && `${((tokens - 1) / seconds).toFixed(1)} tokens/s`,
       this.first && `first after ${duration(this.first - this.began)}`,
