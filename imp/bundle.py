@@ -21,6 +21,7 @@ from .sched.blocks import BlockPool
 from .sched.scheduler import Scheduler
 from .settings import Settings
 from .text.decode import TextDecoder
+from .text.infill import fill_tokens
 from .text.tokenizer import Tokenizer
 from .types import Pool, Request, Runner
 from .weights.checkpoint import Checkpoint, InvalidModel, TokenizerFiles, open_checkpoint
@@ -113,7 +114,7 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
     found = facts(tokenizer, own_template, checkpoint.generation, memory.context, settings)
     bundle = Bundle(
         card=_card(path, checkpoint, model, settings),
-        facts=replace(found, vectors=_vectors(checkpoint, model.hidden)),
+        facts=replace(found, vectors=_vectors(checkpoint, model.hidden), fill=_fill(checkpoint, tokenizer)),
         tokenizer=tokenizer,
         backend=backend,
         runner=ModelRunner(backend, tokenizer.vocab_size, BLOCK_SIZE),
@@ -198,6 +199,11 @@ def facts(
         shares_prompts=settings.server.prefix_cache,
         trace_prompt=_log_prompt if settings.diagnostics.debug_template else None,
     )
+
+
+def _fill(checkpoint: Checkpoint, tokenizer: Tokenizer) -> tuple[int, int, int] | None:
+    files = checkpoint.tokenizer()
+    return fill_tokens(tokenizer, None if isinstance(files, TokenizerFiles) else files.metadata)
 
 
 def _vectors(checkpoint: Checkpoint, hidden: int) -> Vectors:

@@ -54,6 +54,8 @@ class Sampling:
     seed: int = 0  # sequence i of a request draws with seed + i
     logprobs: int | None = None  # alternatives reported per generated token; None: no logprobs at all
     prompt_logprobs: int | None = None  # the same for prompt tokens; switches the prefix cache off for the request
+    banned: tuple[tuple[int, ...], ...] = ()  # sequences of tokens that the output never completes
+    allowed: tuple[int, ...] | None = None  # the only tokens that may be drawn
     logprob_tokens: tuple[int, ...] = ()  # reported with every generated token as well, however unlikely
 
 

@@ -51,6 +51,12 @@ class Options:
     prompt_logprobs: int | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    logprob_token_ids: tuple[int, ...] = ()
+    truncate_prompt: int | None = None  # tokens kept of a longer prompt; below 1: as many as are accepted
+    truncate_left: bool = True
+    uses_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,7 @@ class ChatRequest:
     messages: tuple[Message, ...]
     options: Options = Options()
     tools: tuple[Mapping[str, Any], ...] = ()
+    documents: tuple[Mapping[str, str], ...] = ()  # for templates that cite
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -84,3 +91,4 @@ class CompletionRequest:
     prompts: tuple[str | tuple[int, ...], ...]
     options: Options = Options()
     add_special_tokens: bool = True
+    suffix: str | None = None  # what follows the text to be written

@@ -67,6 +67,7 @@ class ModelFacts:
     max_n: int = 8
     max_logit_bias: int = 1024
     vectors: Vectors = Vectors()
+    fill: tuple[int, int, int] | None = None  # the tokens before prefix, suffix and middle; None: no filling in
     shares_prompts: bool = True  # False: no request reuses what another computed
     constraints: ConstraintCompiler | None = None  # None: output cannot be constrained
     trace_prompt: Callable[[str], None] | None = None  # is shown every rendered chat prompt
@@ -102,9 +103,20 @@ def prepare_completion(completion: CompletionRequest, facts: ModelFacts, id: str
     """One engine request per prompt, ids `id-0`, `id-1`, ... Raises Refused."""
     requests = []
     for i, prompt in enumerate(completion.prompts):
-        tokens = encode_prompt(prompt, facts, completion.add_special_tokens)
+        tokens = _completion_tokens(prompt, completion, facts)
         requests.append(_request(f"{id}-{i}", tokens, completion.options, facts, arrived))
     return requests
+
+
+def _completion_tokens(prompt: str | Sequence[int], completion: CompletionRequest, facts: ModelFacts) -> list[int]:
+    if completion.suffix is None:
+        return encode_prompt(prompt, facts, completion.add_special_tokens)
+    if facts.fill is None:
+        raise Refused('"suffix": this model has no tokens for filling in the middle', "suffix", "unsupported_parameter")
+    before, after, middle = facts.fill
+    begin = facts.tokenizer.encode("", add_special=True) if completion.add_special_tokens else []
+    prefix, suffix = (encode_prompt(text, facts, add_special=False) for text in (prompt, completion.suffix))
+    return [*begin, before, *prefix, after, *suffix, middle]
 
 
 def compile_constraint(spec: ConstraintSpec, facts: ModelFacts, stop: Callable[[], bool]) -> CompiledGrammar:
@@ -125,13 +137,13 @@ def render(chat: ChatRequest, facts: ModelFacts) -> str:
     native = "developer" in facts.template.source
     messages = [_for_template(message, facts.control_spellings, native) for message in chat.messages]
     try:
-        return _render(messages, chat, facts.template)
+        return _render(messages, chat, facts)
     except TemplateError as error:
         merged = _system_first(messages)
         if merged == messages:
             raise _refusal(error) from None
     try:
-        return _render(merged, chat, facts.template)
+        return _render(merged, chat, facts)
     except TemplateError as error:
         raise _refusal(error) from None
 
@@ -143,14 +155,23 @@ def _refusal(error: TemplateError) -> Refused:
     return Refused(f"the model's chat template failed: {error.message}", code="template_failed", status=500)
 
 
-def _render(messages: list[dict[str, Any]], chat: ChatRequest, template: ChatTemplate) -> str:
-    return template.render(
+def _render(messages: list[dict[str, Any]], chat: ChatRequest, facts: ModelFacts) -> str:
+    assert facts.template is not None
+    return facts.template.render(
         messages,
         tools=list(chat.tools) or None,
         add_generation_prompt=chat.add_generation_prompt,
         continue_final_message=chat.continue_final_message,
+        **_documents(chat, facts),
         **chat.template_kwargs,
     )
+
+
+def _documents(chat: ChatRequest, facts: ModelFacts) -> dict[str, Any]:
+    if not chat.documents:
+        return {}
+    texts = [{k: _guard(text, facts.control_spellings) for k, text in each.items()} for each in chat.documents]
+    return {"documents": texts}
 
 
 def _system_first(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -236,6 +257,7 @@ def _check_bytes(text: str, facts: ModelFacts) -> None:
 def _request(id: str, prompt: list[int], options: Options, facts: ModelFacts, arrived: float) -> Request:
     if not prompt:
         raise Refused("the prompt is empty", "prompt")
+    prompt = _truncated(prompt, options, facts)
     if len(prompt) > longest_prompt(facts):
         raise Refused(
             f"the prompt has {len(prompt)} tokens; this server accepts at most {longest_prompt(facts)} "
@@ -252,14 +274,21 @@ def _request(id: str, prompt: list[int], options: Options, facts: ModelFacts, ar
         limits=_limits(options, facts, len(prompt)),
         n=n,
         priority=options.priority or 0,
-        salt=prompt_salt(options.cache_salt, facts),
+        salt=prompt_salt(options.cache_salt, facts, options.uses_cache),
         arrived=arrived,
     )
 
 
-def prompt_salt(wanted: str | None, facts: ModelFacts) -> bytes:
+def _truncated(prompt: list[int], options: Options, facts: ModelFacts) -> list[int]:
+    if options.truncate_prompt is None:
+        return prompt
+    kept = options.truncate_prompt if options.truncate_prompt > 0 else longest_prompt(facts)
+    return prompt[-kept:] if options.truncate_left else prompt[:kept]
+
+
+def prompt_salt(wanted: str | None, facts: ModelFacts, shares: bool = True) -> bytes:
     """Requests of different salts never share blocks; the sequences of one request always do."""
-    if not facts.shares_prompts:
+    if not (facts.shares_prompts and shares):
         return secrets.token_bytes(16)
     return b"" if wanted is None else wanted.encode()
 
@@ -274,10 +303,32 @@ def _sampling(options: Options, facts: ModelFacts) -> Sampling:
     for token, _ in options.logit_bias:
         if not 0 <= token < vocab:
             raise Refused(f'"logit_bias" names token {token}; the vocabulary is 0 to {vocab - 1}', "logit_bias")
+    for name, tokens in (
+        ("allowed_token_ids", options.allowed_token_ids),
+        ("logprob_token_ids", options.logprob_token_ids),
+    ):
+        for token in tokens or ():
+            if token >= vocab:
+                raise Refused(f'"{name}" names token {token}; the vocabulary is 0 to {vocab - 1}', name)
     given = {name: getattr(options, name) for name in _SHARED if getattr(options, name) is not None}
     seed = secrets.randbits(63) if options.seed is None else options.seed
     breakers = facts.dry_breakers() if options.dry_multiplier else frozenset()
-    return replace(facts.defaults, **given, seed=seed, bias=options.logit_bias, dry_breakers=breakers)
+    return replace(
+        facts.defaults,
+        **given,
+        seed=seed,
+        bias=options.logit_bias,
+        dry_breakers=breakers,
+        banned=_spelled(options.bad_words, facts),
+        allowed=options.allowed_token_ids,
+        logprob_tokens=options.logprob_token_ids,
+    )
+
+
+def _spelled(words: Sequence[str], facts: ModelFacts) -> tuple[tuple[int, ...], ...]:
+    """Each word as the tokenizer spells it, at the start of a text and after a space."""
+    texts = [space + word for word in words for space in ("", " ")]
+    return tuple(dict.fromkeys(tuple(facts.tokenizer.encode(text, add_special=False)) for text in texts))
 
 
 def _limits(options: Options, facts: ModelFacts, prompt: int) -> Limits:

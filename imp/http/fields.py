@@ -264,7 +264,7 @@ _PLURALS = {
 def _describe_kind(kind: Kind, field: Field) -> str:
     if kind in (Kind.INTEGER, Kind.NUMBER):
         return _NOUNS[kind] + _range(field)
-    if kind is Kind.STRING and Kind.ARRAY not in field.kinds:
+    if kind is Kind.STRING:
         return _NOUNS[kind] + _count(field, "characters")
     if kind is Kind.ARRAY:
         if field.items is None:

@@ -62,7 +62,7 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
         with recorder.compiling(ask.constraint):
             [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
     conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None)
-    writer = openai_chat.Writer(ask, header, conversation, loaded.tokenizer)
+    writer = openai_chat.Writer(ask, header, conversation, loaded.tokenizer, prepared.prompt)
     return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored)
 
 
@@ -78,7 +78,11 @@ async def completions(services: Services, request: HttpRequest) -> Response:
         with recorder.compiling(ask.constraint):
             prepared = await services.constrained(prepared, ask.constraint, loaded.facts)
     conversation = Conversation([(each.id, each.n) for each in prepared], recorder.timings if ask.timings else None)
-    texts = [p if isinstance(p, str) else loaded.tokenizer.decode(p) for p in wanted.prompts]
+    cut = wanted.options.truncate_prompt is not None
+    texts = [
+        text if isinstance(text, str) and not cut else loaded.tokenizer.decode(made.prompt)
+        for text, made in zip(wanted.prompts, prepared, strict=True)
+    ]
     writer = openai_completions.Writer(ask, header, conversation, loaded.tokenizer, texts, [p.prompt for p in prepared])
     return await answer(services, prepared, writer, recorder, ask.stream, ask.ignored)
 

@@ -30,6 +30,23 @@ class MaskBits:
         """uint32 words of a mask."""
         return -(-len(self.tokens) // 32)
 
+    def mask_of(self, allowed: Seq[int]) -> np.ndarray:
+        """uint32 [words]: the mask that lets these tokens through, and with them those that share their bits."""
+        inside = np.isin(self.tokens, np.asarray(allowed))
+        inside[self.aliases[np.isin(self.aliases[:, 0], allowed), 1]] = True
+        padded = np.zeros(self.words * 32, bool)
+        padded[: len(inside)] = inside
+        return np.packbits(padded, bitorder="little").view(np.uint32)
+
+    def shared_with(self, allowed: Seq[int]) -> list[int]:
+        """The tokens that `mask_of` lets through although they are not allowed."""
+        if not len(self.aliases):
+            return []
+        pairs = np.stack([self.aliases[:, 0], self.tokens[self.aliases[:, 1]]], 1)  # [n, 2] tokens of one bit
+        inside = np.isin(pairs, np.asarray(allowed))
+        touched = np.isin(self.aliases[:, 1], self.aliases[inside.any(1), 1])
+        return np.unique(pairs[touched][~inside[touched]]).tolist()
+
 
 @dataclass(slots=True)
 class Draw:
@@ -72,9 +89,9 @@ def plan_step(batch: Batch, vocab: int, width: int, bits: MaskBits) -> tuple[Sam
     draws = [draw for row in by_row for draw in row]
     floats = np.array([_floats(d) for d in draws], np.float32).reshape(len(draws), 12).T.copy()
     ints = np.array([_ints(d) for d in draws], np.int32).reshape(len(draws), 4).T.copy()
-    bias_starts, bias_tokens, bias_values = _ranges([_biases(d, vocab) for d in draws], (np.int32, np.float32))
+    bias_starts, bias_tokens, bias_values = _ranges([_biases(d, vocab, bits) for d in draws], (np.int32, np.float32))
     seen_starts, seen_tokens, seen_counts = _ranges([_seen(d, vocab) for d in draws], (np.int32, np.int32))
-    masks, mask_rows = _masks(by_row, bits.words)
+    masks, mask_rows = _masks(by_row, bits)
     return SamplingPlan(
         temperature=floats[0],
         top_p=floats[1],
@@ -139,7 +156,7 @@ def _uniforms(draw: Draw) -> tuple[float, float]:
     return uniform(s.seed, *at), uniform(s.seed, *at, stream=1) if s.xtc_probability else 0.0
 
 
-def _biases(draw: Draw, vocab: int) -> dict[int, float]:
+def _biases(draw: Draw, vocab: int, bits: MaskBits) -> dict[int, float]:
     request = draw.seq.request
     sampling, limits = request.sampling, request.limits
     if draw.target >= 0:
@@ -150,7 +167,16 @@ def _biases(draw: Draw, vocab: int) -> dict[int, float]:
             out[token] = out.get(token, 0.0) - penalty
     if draw.length - len(request.prompt) < limits.min_tokens:
         out.update(dict.fromkeys(limits.stop_ids, -np.inf))
+    if sampling.banned:
+        out.update(dict.fromkeys(_completing(draw.history()[len(request.prompt) :], sampling.banned), -np.inf))
+    if sampling.allowed is not None:
+        out.update(dict.fromkeys(bits.shared_with(sampling.allowed), -np.inf))
     return {token: value for token, value in out.items() if 0 <= token < vocab}
+
+
+def _completing(output: Seq[int], banned: Seq[tuple[int, ...]]) -> list[int]:
+    """The tokens that would complete one of the banned sequences now."""
+    return [last for *before, last in banned if not before or list(output[-len(before) :]) == before]
 
 
 def _seen(draw: Draw, vocab: int) -> dict[int, int]:
@@ -178,27 +204,40 @@ def _ranges(rows: list[dict[int, float]] | list[dict[int, int]], kinds: tuple[ty
     return starts, keys, values
 
 
-def _masks(by_row: list[list[Draw]], words: int) -> tuple[np.ndarray, np.ndarray]:
-    """Constraint masks of the drawing positions; a constraint is walked over its drafts and back."""
-    constrained = [[d for d in draws if d.target < 0] for draws in by_row if draws and draws[0].seq.constraint]
-    masks = np.zeros((sum(map(len, constrained)), words), np.uint32)
+def _masks(by_row: list[list[Draw]], bits: MaskBits) -> tuple[np.ndarray, np.ndarray]:
+    """Masks of the drawing positions of constrained rows, and of those that name the tokens they allow. A constraint
+    is walked over its drafts and back."""
+    masked = [[d for d in draws if d.target < 0] for draws in by_row if draws and _is_masked(draws[0].seq)]
+    masks = np.zeros((sum(map(len, masked)), bits.words), np.uint32)
     mask_rows = np.full(sum(map(len, by_row)), -1, np.int32)
     at, used = 0, 0
     for draws in by_row:
-        constraint, accepted = (draws[0].seq.constraint if draws else None), 0
-        began = perf_counter() if constraint else 0.0
+        if not draws or not _is_masked(draws[0].seq):
+            at += len(draws)
+            continue
+        seq, accepted, began = draws[0].seq, 0, perf_counter()
+        constraint, allowed = seq.constraint, seq.request.sampling.allowed
+        only = None if allowed is None else bits.mask_of(allowed)
         for draw in draws:
-            if constraint and draw.target < 0:
-                constraint.fill_mask(masks[used])
+            if draw.target < 0:
+                if constraint:
+                    constraint.fill_mask(masks[used])
+                if only is not None:
+                    masks[used] = only & masks[used] if constraint else only
                 mask_rows[at], used = used, used + 1
-                if draw.drafted < len(draw.seq.draft) and constraint.accept(draw.seq.draft[draw.drafted]):
+                drafted = draw.drafted < len(seq.draft)
+                if constraint and drafted and constraint.accept(seq.draft[draw.drafted]):
                     accepted += 1
             at += 1
         if constraint and accepted:
             constraint.rollback(accepted)
         if constraint:
-            draws[0].seq.masking_s += perf_counter() - began
+            seq.masking_s += perf_counter() - began
     return masks, mask_rows
+
+
+def _is_masked(seq: Sequence) -> bool:
+    return seq.constraint is not None or seq.request.sampling.allowed is not None
 
 
 def dry_penalties(history: Seq[int], sampling: Sampling) -> dict[int, float]:

@@ -117,14 +117,16 @@ class ScriptedRunner:
             token = self.script[seq.generated] if seq.generated < len(self.script) else EOS
             result.tokens.append(token)
             self.drawn += seq.request.limits.max_tokens > 0  # a token nobody asked for is left unused
-            if seq.request.sampling.logprobs is not None:
-                result.logprobs.append(self._report(token, len(seq.tokens), seq.request.sampling.logprobs))
+            sampling = seq.request.sampling
+            if sampling.logprobs is not None:
+                result.logprobs.append(self._report(token, len(seq.tokens), sampling.logprobs, sampling.logprob_tokens))
         return result
 
-    def _report(self, token: int, position: int, count: int | None) -> TokenLogprob:
+    def _report(self, token: int, position: int, count: int | None, named: Sequence[int] = ()) -> TokenLogprob:
         others = [(t, -5.0 - i) for i, t in enumerate(t for t in range(65, 90) if t != token)]
         own = logprob_of(token, position)
-        return TokenLogprob(token, own, tuple([(token, own), *others][: count or 0]), 1)
+        asked = tuple((t, logprob_of(t, position)) for t in named)
+        return TokenLogprob(token, own, tuple([(token, own), *others][: count or 0]), 1, asked)
 
 
 @dataclass
@@ -191,6 +193,7 @@ async def serving(
     shares_prompts: bool = True,
     max_input_tokens: int = 0,
     vectors: Vectors | None = None,
+    fill: tuple[int, int, int] | None = None,
     tokenizer_info: bool = False,
     dev_mode: bool = False,
     queue_timeout_s: float = 0.0,
@@ -211,6 +214,7 @@ async def serving(
         dry_breakers=frozenset,
         max_input_tokens=max_input_tokens,
         vectors=vectors or Vectors(4),
+        fill=fill,
         shares_prompts=shares_prompts,
         constraints=constraints,
     )

@@ -300,7 +300,7 @@ def test_text_cut_away_by_a_stop_string_has_no_logprobs():
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"guided_regex": "a+"}, "guided_regex"),
-        ({"modalities": ["audio"]}, "modalities"),
+        ({"modalities": ["audio"]}, "modalities[0]"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from imp.chat.message import Options
@@ -34,7 +35,7 @@ SAMPLING = (
 )
 
 LIMITS = (
-    Field("max_tokens", _INTEGER, 0, doc="Bounded by the context that is left."),
+    Field("max_tokens", _INTEGER, 1, doc="Bounded by the context that is left."),
     Field("min_tokens", _INTEGER, 0, doc="No end of text and no stop token before."),
     Field("stop", (_STRING, Kind.ARRAY), max_items=None, doc="One string, or at most 16; never shown."),
     Field("stop_token_ids", Kind.ARRAY, items=Field("", _INTEGER, 0), doc="End the output like an end of text."),
@@ -73,8 +74,14 @@ def refused(*names: str, reason: str) -> tuple[Field, ...]:
     return tuple(Field(name, Kind.ANY, status=Status.REFUSED, doc=reason) for name in names)
 
 
-def options(parsed: Parsed, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None) -> Options:
-    """The shared fields as Options. ApiError for what a table cannot say."""
+def options(
+    parsed: Parsed,
+    max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+    more: Mapping[str, Any] | None = None,
+) -> Options:
+    """The shared fields as Options, and `more` of them. ApiError for what a table cannot say."""
     names = [f.name for f in SAMPLING if f.name != "logit_bias"] + [
         "min_tokens",
         "ignore_eos",
@@ -83,7 +90,7 @@ def options(parsed: Parsed, max_tokens: int | None, logprobs: int | None, prompt
         "cache_salt",
     ]
     return Options(
-        **{name: parsed[name] for name in names},
+        **{name: parsed[name] for name in names} | dict(more or {}),
         logit_bias=_logit_bias(parsed["logit_bias"]),
         max_tokens=max_tokens,
         stop=_stops(parsed["stop"]),

@@ -9,6 +9,7 @@ from typing import Any
 from imp.chat.message import ChatRequest, Message
 from imp.http import sse
 from imp.http.dialects.constraints import CONSTRAINTS, RESPONSE_FORMAT, constraint
+from imp.http.dialects.extensions import EXTENSIONS, Extras, extended, extras, longest
 from imp.http.dialects.generation import (
     LIMITS,
     NO_OPS,
@@ -32,7 +33,7 @@ from imp.types import ConstraintSpec, Delta, Event, Finished, Started, TokenLogp
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TOOLS = refused("tools", "tool_choice", "functions", "function_call", reason="this server does not parse tool calls.")
-_NOT_TEXT = refused("audio", "modalities", reason="only text is generated.")
+_NOT_TEXT = refused("audio", reason="only text is generated.")
 
 FIELDS = (
     Field("model", Kind.STRING, doc="Absent: the served model."),
@@ -48,10 +49,18 @@ FIELDS = (
     Field("add_generation_prompt", Kind.BOOLEAN, default=True, doc="End the prompt with the assistant's opening."),
     Field("continue_final_message", Kind.BOOLEAN, default=False, doc="Go on with the last message."),
     Field("chat_template_kwargs", Kind.OBJECT, doc="Variables for the chat template."),
+    Field(
+        "documents", Kind.ARRAY, max_items=1000, items=Field("", Kind.OBJECT), doc="Texts for a template that cites."
+    ),
+    Field("modalities", Kind.ARRAY, items=Field("", Kind.STRING, choices=("text",)), doc="Only text is generated."),
+    Field("add_special_tokens", status=Status.NO_OP, doc="A begin-of-text token is added where the template has none."),
+    *refused("chat_template", reason="templates are chosen when the server starts, by --chat-template."),
+    *refused("echo", reason="the messages of a chat are not repeated."),
     Field("parallel_tool_calls", Kind.BOOLEAN, status=Status.NO_OP, doc="There are no tool calls."),
     *_TOOLS,
     *_NOT_TEXT,
     *CONSTRAINTS,
+    *EXTENSIONS,
     *NO_OPS,
 )
 
@@ -68,6 +77,7 @@ class Ask:
     continuous_usage: bool
     timings: bool
     ignored: tuple[str, ...]
+    extras: Extras
 
 
 def read(body: Mapping[str, Any]) -> Ask:
@@ -78,27 +88,27 @@ def read(body: Mapping[str, Any]) -> Ask:
         raise bad_request("top_logprobs", '"top_logprobs" needs "logprobs" to be true.')
     if parsed["prompt_logprobs"] is not None and parsed["stream"]:
         raise bad_request("prompt_logprobs", '"prompt_logprobs" cannot be streamed.')
-    if parsed["max_tokens"] == 0:
-        raise wrong("max_tokens", "an integer of at least 1", 0)
-    if parsed["continue_final_message"] and "add_generation_prompt" in body and parsed["add_generation_prompt"]:
+    if parsed["continue_final_message"] and body.get("add_generation_prompt"):
         message = '"add_generation_prompt" and "continue_final_message" exclude each other.'
         raise bad_request("continue_final_message", message)
-    limit = parsed["max_completion_tokens"]
+    logprobs = (parsed["top_logprobs"] or 0) if parsed["logprobs"] else None
     chat = ChatRequest(
         messages=messages(parsed["messages"]),
         options=options(
             parsed,
-            max_tokens=parsed["max_tokens"] if limit is None else limit,
-            logprobs=(parsed["top_logprobs"] or 0) if parsed["logprobs"] else None,
+            max_tokens=longest(parsed, "max_completion_tokens", "max_tokens"),
+            logprobs=logprobs,
             prompt_logprobs=parsed["prompt_logprobs"],
+            more=extended(parsed, logprobs),
         ),
+        documents=_documents(parsed["documents"]),
         template_kwargs=template_kwargs(parsed["chat_template_kwargs"]),
         add_generation_prompt=parsed["add_generation_prompt"] and not parsed["continue_final_message"],
         continue_final_message=parsed["continue_final_message"],
     )
     wanted = constraint(parsed)
     streamed = parsed["stream"], include_usage, continuous
-    return Ask(chat, wanted, parsed["model"], *streamed, parsed["timings"], parsed.ignored)
+    return Ask(chat, wanted, parsed["model"], *streamed, parsed["timings"], parsed.ignored, extras(parsed))
 
 
 _RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
@@ -109,6 +119,14 @@ def template_kwargs(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
         if name in _RESERVED or not name.isidentifier():
             raise bad_request(f"chat_template_kwargs.{name}", f'"chat_template_kwargs" cannot set "{name[:60]}".')
     return given or {}
+
+
+def _documents(given: list[Any] | None) -> tuple[dict[str, str], ...]:
+    for i, document in enumerate(given or ()):
+        for name, text in document.items():
+            if not isinstance(text, str):
+                raise wrong(f"documents[{i}].{name}", "a string", text)
+    return tuple(given or ())
 
 
 # -- messages in ----------------------------------------------------------------------------------
@@ -212,8 +230,13 @@ class Header:
 class Writer:
     """Engine events as chat.completion.chunk frames, or folded into one chat.completion."""
 
-    def __init__(self, ask: Ask, header: Header, conversation: Conversation, pieces: Pieces):
-        self.ask, self.header, self.conversation, self.pieces = ask, header, conversation, pieces
+    def __init__(
+        self, ask: Ask, header: Header, conversation: Conversation, pieces: Pieces, prompt: tuple[int, ...] = ()
+    ):
+        """prompt: its tokens, for those who ask for them."""
+        self.ask, self.header, self.conversation, self.prompt = ask, header, conversation, prompt
+        self.pieces = ask.extras.named(pieces)
+        self.untold: dict[int, list[int]] = {}  # tokens of the output not sent yet
         self.unsent: dict[int, list[TokenLogprob]] = {}  # logprobs of tokens whose text has not been shown
 
     def end(self) -> bytes:
@@ -231,6 +254,7 @@ class Writer:
         if isinstance(event, Started):
             return self._send(choice, {"role": "assistant", "content": ""})
         if isinstance(event, Delta):
+            self.untold.setdefault(choice.index, []).extend(event.tokens)
             waiting = self.unsent.setdefault(choice.index, [])
             waiting += event.logprobs
             if not event.text:
@@ -248,7 +272,11 @@ class Writer:
         if choice.finished:
             body["finish_reason"] = choice.finish_reason
             body["stop_reason"] = choice.finished.stop
-        return sse.frame(self._chunk([body]))
+        if not self.ask.extras.token_ids:
+            return sse.frame(self._chunk([body]))
+        body["token_ids"] = self.untold.pop(choice.index, [])
+        opens = {"prompt_token_ids": list(self.prompt)} if "role" in delta else {}
+        return sse.frame(self._chunk([body]) | opens)
 
     def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> dict[str, Any]:
         chunk = {
@@ -278,11 +306,14 @@ class Writer:
         }
         prompt = self.conversation.choices[0].prompt_logprobs
         body["prompt_logprobs"] = None if prompt is None else prompt_logprobs_json(prompt, self.pieces)
+        if self.ask.extras.token_ids:
+            body["prompt_token_ids"] = list(self.prompt)
         return body | self.conversation.timings()
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         asked = self.ask.chat.options.logprobs is not None
-        return {
+        told = {"token_ids": choice.tokens} if self.ask.extras.token_ids else {}
+        return told | {
             "index": choice.index,
             "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None},
             "logprobs": self._logprobs(choice.logprobs) if asked else None,

@@ -9,6 +9,7 @@ from typing import Any
 from imp.chat.message import CompletionRequest
 from imp.http import sse
 from imp.http.dialects.constraints import CONSTRAINTS, RESPONSE_FORMAT, constraint
+from imp.http.dialects.extensions import EXTENSIONS, Extras, extended, extras, longest
 from imp.http.dialects.generation import (
     LIMITS,
     NO_OPS,
@@ -16,12 +17,12 @@ from imp.http.dialects.generation import (
     STREAMING,
     check_stream_options,
     options,
-    refused,
 )
 from imp.http.dialects.openai_chat import Header
 from imp.http.dialects.shared import (
     Choice,
     Conversation,
+    Named,
     Pieces,
     TokenTexts,
     clamp,
@@ -39,16 +40,17 @@ FIELDS = (
     Field("model", Kind.STRING, doc="Absent: the served model."),
     Field("prompt", (Kind.STRING, Kind.ARRAY), required=True, doc="Text, token ids, or an array of either."),
     *SAMPLING,
-    *LIMITS,
+    *(replace(each, low=0, doc="0 only with echo.") if each.name == "max_tokens" else each for each in LIMITS),
     Field("best_of", Kind.INTEGER, 1, doc="Sequences to choose the n likeliest of; not with stream."),
     Field("echo", Kind.BOOLEAN, default=False, doc="Begin the text with the prompt."),
     Field("logprobs", Kind.INTEGER, 0, 20, doc="Alternatives per token."),
     Field("prompt_logprobs", Kind.INTEGER, 0, 20, doc="The same for the prompt; not with stream."),
     Field("add_special_tokens", Kind.BOOLEAN, default=True, doc="Begin with the model's begin-of-text token."),
     *STREAMING,
-    *refused("suffix", reason="the model has no fill-in-the-middle tokens."),
+    Field("suffix", Kind.STRING, doc="Text behind the one to be written, for models that fill in; not with echo."),
     RESPONSE_FORMAT,
     *CONSTRAINTS,
+    *EXTENSIONS,
     *NO_OPS,
 )
 
@@ -68,6 +70,7 @@ class Ask:
     continuous_usage: bool
     timings: bool
     ignored: tuple[str, ...]
+    extras: Extras
 
 
 def read(body: Mapping[str, Any], max_items: int) -> Ask:
@@ -83,15 +86,20 @@ def read(body: Mapping[str, Any], max_items: int) -> Ask:
         raise bad_request("best_of", f'"best_of" must be at least "n" ({n}), not {best_of}.')
     if best_of is not None and best_of > n and parsed["stream"]:
         raise bad_request("best_of", '"best_of" above "n" cannot be streamed.')
+    if parsed["suffix"] is not None and parsed["echo"]:
+        raise bad_request("suffix", '"suffix" and "echo" exclude each other.')
+    silent = parsed["max_tokens"] is None and parsed["n_predict"] is None
     chosen = options(
         parsed,
-        max_tokens=DEFAULT_MAX_TOKENS if parsed["max_tokens"] is None else parsed["max_tokens"],
+        max_tokens=DEFAULT_MAX_TOKENS if silent else longest(parsed, "max_tokens"),
         logprobs=parsed["logprobs"],
         prompt_logprobs=_prompt_logprobs(parsed["prompt_logprobs"], parsed["logprobs"], parsed["echo"]),
+        more=extended(parsed, parsed["logprobs"]),
     )
     if best_of is not None and best_of > n:
         chosen = replace(chosen, n=best_of, logprobs=parsed["logprobs"] or 0)
-    completion = CompletionRequest(prompts(parsed["prompt"], max_items), chosen, parsed["add_special_tokens"])
+    given = prompts(parsed["prompt"], max_items)
+    completion = CompletionRequest(given, chosen, parsed["add_special_tokens"], parsed["suffix"])
     return Ask(
         completion,
         constraint(parsed),
@@ -104,6 +112,7 @@ def read(body: Mapping[str, Any], max_items: int) -> Ask:
         continuous,
         parsed["timings"],
         parsed.ignored,
+        extras(parsed),
     )
 
 
@@ -142,10 +151,12 @@ class Writer:
         prompt_tokens: list[tuple[int, ...]],
     ):
         """prompt_texts, prompt_tokens: of each prompt, in order."""
-        self.ask, self.header, self.conversation, self.pieces = ask, header, conversation, pieces
+        self.ask, self.header, self.conversation = ask, header, conversation
+        self.pieces = ask.extras.named(pieces)
+        self.told = {choice.index: 0 for choice in conversation.choices}  # tokens of the output sent so far
         self.prompt_texts, self.prompt_tokens = prompt_texts, prompt_tokens
         self.each = len(conversation.choices) // len(prompt_texts)
-        self.streams = {choice.index: _Logprobs(pieces, ask.logprobs) for choice in conversation.choices}
+        self.streams = {choice.index: _Logprobs(self.pieces, ask.logprobs) for choice in conversation.choices}
         self.opened: set[int] = set()
 
     def end(self) -> bytes:
@@ -185,6 +196,9 @@ class Writer:
         if choice.finished:
             body["finish_reason"] = choice.finish_reason
             body["stop_reason"] = choice.finished.stop
+        if self.ask.extras.token_ids:
+            body |= self._ids(choice, self.told[choice.index])
+            self.told[choice.index] = len(choice.tokens)
         usage = usage_json(self.conversation.usage()) if self.ask.continuous_usage else None
         return sse.frame(self._body([body], usage))
 
@@ -223,7 +237,8 @@ class Writer:
             if before:
                 logprobs = {key: before[key] + logprobs[key] for key in before}
         shown = choice.prompt_logprobs
-        return {
+        told = self._ids(choice, 0) if self.ask.extras.token_ids else {}
+        return told | {
             "index": index,
             "text": (self._prompt_text(choice) if self.ask.echo else "") + "".join(choice.text),
             "logprobs": logprobs,
@@ -231,6 +246,11 @@ class Writer:
             "stop_reason": choice.finished.stop if choice.finished else None,
             "prompt_logprobs": None if shown is None else prompt_logprobs_json(shown, self.pieces),
         }
+
+    def _ids(self, choice: Choice, start: int) -> dict[str, Any]:
+        """Tokens of the output from `start` on; with its first ones those of the prompt."""
+        prompt = {} if start else {"prompt_token_ids": list(self.prompt_tokens[choice.index // self.each])}
+        return prompt | {"token_ids": choice.tokens[start:]}
 
     def _prompt_text(self, choice: Choice) -> str:
         return self.prompt_texts[choice.index // self.each]
@@ -269,7 +289,8 @@ class _Logprobs:
 
     def add_one(self, token: int, entry: TokenLogprob | None) -> None:
         text = self.texts.push(token)
-        self.lists["tokens"].append(text)
+        named = isinstance(self.pieces, Named)
+        self.lists["tokens"].append(token_string(self.pieces, token) if named else text)
         self.lists["text_offset"].append(self.offset)
         self.lists["token_logprobs"].append(None if entry is None else clamp(entry.logprob))
         self.lists["top_logprobs"].append(None if entry is None else self._top(entry))
@@ -277,5 +298,6 @@ class _Logprobs:
 
     def _top(self, entry: TokenLogprob) -> dict[str, float]:
         top = {token_string(self.pieces, token): clamp(logprob) for token, logprob in entry.top[: self.top]}
-        top.setdefault(token_string(self.pieces, entry.token), clamp(entry.logprob))
+        for token, logprob in ((entry.token, entry.logprob), *entry.asked):
+            top.setdefault(token_string(self.pieces, token), clamp(logprob))
         return top

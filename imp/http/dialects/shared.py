@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from imp.http.errors import ApiError
 from imp.types import Delta, Event, Failed, Finished, PromptLogprobs, Reason, Started, TokenLogprob, Usage
@@ -19,6 +19,13 @@ class Pieces(Protocol):
     """The bytes of a token, as the tokenizer knows them."""
 
     def token_bytes(self, token: int) -> bytes: ...
+
+
+@runtime_checkable
+class Named(Pieces, Protocol):
+    """Pieces whose tokens are called by something else than their text."""
+
+    def token_name(self, token: int) -> str: ...
 
 
 @dataclass(slots=True)
@@ -137,7 +144,10 @@ def clamp(logprob: float) -> float:
 
 
 def token_string(pieces: Pieces, token: int) -> str:
-    """A token alone: its text, or `bytes:\\xNN...` where it is only a part of a character."""
+    """A token alone: its text, or `bytes:\\xNN...` where it is only a part of a character; or the name that the
+    vocabulary was given for it."""
+    if isinstance(pieces, Named):
+        return pieces.token_name(token)
     raw = pieces.token_bytes(token)
     try:
         return raw.decode()
@@ -148,6 +158,7 @@ def token_string(pieces: Pieces, token: int) -> str:
 def logprob_json(entry: TokenLogprob, pieces: Pieces) -> dict[str, Any]:
     """OpenAI's shape of one output token, its alternatives below it."""
     top = [_token_json(token, logprob, pieces) for token, logprob in entry.top]
+    top += [_token_json(token, logprob, pieces) for token, logprob in entry.asked]
     return _token_json(entry.token, entry.logprob, pieces) | {"top_logprobs": top}
 
 
