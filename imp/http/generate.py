@@ -15,6 +15,7 @@ from imp.chat.pooling import answer_tokens, prepare_embeddings, prepare_relevanc
 from imp.chat.prepare import ModelFacts, encode_rendered, prepare_chat, prepare_completion, render
 from imp.http import sse
 from imp.http.dialects import anthropic, embeddings, openai_chat, openai_completions, rerank
+from imp.http.dialects import infill as infilling
 from imp.http.dialects.shared import Conversation
 from imp.http.errors import ApiError
 from imp.http.fields import IGNORED_HEADER, ignored_header
@@ -85,6 +86,20 @@ async def completions(services: Services, request: HttpRequest) -> Response:
     ]
     writer = openai_completions.Writer(ask, header, conversation, loaded.tokenizer, texts, [p.prompt for p in prepared])
     return await answer(services, prepared, writer, recorder, ask.stream, ask.ignored)
+
+
+async def infill(services: Services, request: HttpRequest) -> Response:
+    """POST /infill"""
+    recorder = Recorder(services, request, "/infill")
+    with recorder.watching():
+        ask = infilling.read(request.json())
+        loaded = services.serving(ask.model)
+        header = _header(services, "infill-", loaded.card.name)
+        prepared = await services.prepare(
+            lambda: prepare_completion(ask.completion, loaded.facts, header.id, recorder.began)
+        )
+    conversation = Conversation([(prepared[0].id, 1)], recorder.timings if ask.timings else None)
+    return await answer(services, prepared, infilling.Writer(header, conversation), recorder, ask.stream, ask.ignored)
 
 
 async def messages(services: Services, request: HttpRequest) -> Response:

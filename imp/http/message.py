@@ -208,6 +208,8 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise _invalid(f"byte {error.start} is not UTF-8") from error
+    if text.startswith("\ufeff"):
+        raise _invalid("it begins with a byte order mark")
     _check_bounds(body)
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_constant)

@@ -28,7 +28,13 @@ from imp.http.routes.table import routes
 from tests.http.scripted import serving
 from tests.http.wire import run
 
-OPTIONS: dict[str, Any] = {"tokenizer_info": True, "dev_mode": True, "context": 4096, "request_timeout_s": 20.0}
+OPTIONS: dict[str, Any] = {
+    "tokenizer_info": True,
+    "dev_mode": True,
+    "context": 4096,
+    "request_timeout_s": 20.0,
+    "fill": (1, 2, 3),
+}
 TABLE = routes(cast(Any, None), tokenizer_info=True, dev_mode=True)
 EXAMPLES = 3  # a route, in the quick test
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from imp.http.dialects import anthropic, embeddings, openai_chat, openai_completions, rerank
+from imp.http.dialects import anthropic, embeddings, infill, openai_chat, openai_completions, rerank, responses
 from imp.http.errors import ApiError
 from tests.http.scripted import serving
 from tests.http.wire import run
@@ -36,6 +36,8 @@ class Dialect:
 DIALECTS = [
     Dialect("/v1/chat/completions", {"messages": MESSAGES}, openai_chat.read),
     Dialect("/v1/completions", {"prompt": "x"}, lambda body: openai_completions.read(body, 512)),
+    Dialect("/infill", {"input_prefix": "x", "input_suffix": "y"}, infill.read),
+    Dialect("/v1/responses", {"input": "x"}, responses.read),
     Dialect("/v1/messages", {"messages": MESSAGES}, anthropic.read),
     Dialect("/v1/embeddings", {"input": "x"}, lambda body: embeddings.read(body, 512)),
     Dialect("/v1/rerank", {"query": "x", "documents": ["x"]}, lambda body: rerank.read_rerank(body, "/v1/rerank", 512)),
@@ -62,6 +64,9 @@ SAMPLES: dict[str, Any] = {
     "input": "text",
     "response_format": {"type": "text"},
     "response_format.type": "text",
+    **dict.fromkeys(("tools", "tool_choice", "functions", "function_call")),  # say more than their tables
+    "text.format": {"type": "text"},
+    "text.format.type": "text",
     "structured_outputs": {"json_object": True},
     "thinking": {"type": "disabled"},
     "logit_bias": {"5": 1.5},
@@ -328,6 +333,23 @@ def test_a_share_of_the_matrix_through_a_server() -> None:
                 found = complaint(case, answer.status_code, error["param"], error["message"])
                 assert found is None, found
             assert site.runner.steps == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b'{"model":NaN}', b'{"model":"\\ud800"}', b'{"a":1,"a":1}', b"\xff", b'{"a":' + b"[" * 200, b"{}x"],
+)
+def test_a_body_that_is_no_json_object_is_a_400_on_every_route(body: bytes) -> None:
+    async def main() -> None:
+        async with serving() as site:
+            for path in [*(dialect.path for dialect in DIALECTS), "/v1/responses", "/tokenize", "/v2/rerank"]:
+                answer = await site.client.post(path, content=body, headers={"Content-Type": "application/json"})
+                assert answer.status_code == 400, (path, answer.text)
+                assert answer.json()["error"]["type"] == "invalid_request_error"
+                assert (answer.json().get("type") == "error") == (path == "/v1/messages")
+            assert (await site.post("/v1/completions", prompt="x")).status_code == 200
 
     run(main)
 

@@ -80,6 +80,91 @@ def test_odd_json_is_a_400_at_once(name: str) -> None:
     error_response(error, "/v1/messages", "req_1")
 
 
+NAMED = {  # a part of what each is told
+    "empty": "is empty",
+    "blank": "is empty",
+    "list": "not an array",
+    "string": "not a string",
+    "number": "not a number",
+    "null": "not null",
+    "1,000 deep": "deeper than 100 levels",
+    "100,000 opened": "deeper than 100 levels",
+    "101 deep": "deeper than 100 levels",
+    "integer of 50,000 digits": "more than 1000 digits",
+    "float past 64 bits": "too large for a 64-bit float",
+    "NaN": "NaN is not a JSON number",
+    "-Infinity": "-Infinity is not a JSON number",
+    "lone high surrogate": "half of a surrogate pair",
+    "raw surrogate": "byte 6 is not UTF-8",
+    "utf-16": "byte 0 is not UTF-8",
+    "utf-8 mark": "byte order mark",
+    "latin-1": "byte 6 is not UTF-8",
+    "trailing bytes": "line 1, column 8",
+    "name twice": '"model" occurs more than once',
+    "name twice, escaped": '"a" occurs more than once',
+    "trailing comma": "line 1, column",
+    "raw newline in a string": "line 1, column 7",
+    "mismatched": "line 1, column 7",
+    "three million values": "more than 2000000 values",
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_odd_json_is_told_what_is_wrong_in_the_words_of_its_dialect(name: str) -> None:
+    error = refused(BAD[name])
+    assert NAMED[name] in error.message and error.code == "invalid_json"
+    for path in ("/v1/chat/completions", "/v1/messages", "/tokenize"):
+        body = json.loads(error_response(error, path, "req_1").body)
+        assert body["error"]["type"] == "invalid_request_error" and NAMED[name] in body["error"]["message"]
+        assert (body.get("type") == "error") == (path == "/v1/messages")
+
+
+def depth_of(value: Any) -> int:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if parts is None else 1 + max((depth_of(part) for part in parts), default=0)
+
+
+def test_depth_is_counted_exactly_seed_5() -> None:
+    """Containers inside one another to a random depth, among siblings, names and strings full of brackets."""
+    random_ = random.Random(5)
+    texts = ["[", "]]]", '{"', "\\", '\\"[', "x"]
+
+    def grown(levels: int) -> Any:
+        value: Any = random_.choice(texts)
+        for _ in range(levels):
+            sibling = random_.choice([1, random_.choice(texts), [], {}, [[]]])
+            value = {random_.choice(texts): sibling, "v": value} if random_.random() < 0.5 else [sibling, value]
+        return {"a": value}
+
+    verdicts = {True: 0, False: 0}
+    for _ in range(600):
+        value = grown(random_.choice([random_.randrange(90), random_.randrange(95, 105), random_.randrange(105, 140)]))
+        body, fits = json.dumps(value).encode(), depth_of(value) <= 100
+        verdicts[fits] += 1
+        if fits:
+            assert parse_json_object(body) == value
+        else:
+            assert "deeper than 100" in refused(body).message
+    assert min(verdicts.values()) > 100
+
+
+def test_any_bytes_are_an_object_or_a_400_seed_7() -> None:
+    random_ = random.Random(7)
+    alphabet = [b"{", b"}", b"[", b"]", b'"', b":", b",", b"\\", b"0", b"1e9", b"-", b"true", b"null", b"\xc3", b"\xa9"]
+    for _ in range(20_000):
+        body = b"".join(random_.choices(alphabet, k=random_.randrange(12)))
+        if random_.random() < 0.3:
+            body = b'{"k":' + body + b"}"
+        if random_.random() < 0.2:
+            body = random_.randbytes(random_.randrange(20))
+        try:
+            expected = judge(body)
+        except (ValueError, RecursionError):
+            refused(body)
+        else:
+            assert parse_json_object(body) == expected
+
+
 def test_good_json_is_taken() -> None:
     good: dict[str, Any] = {
         "deep": json.loads(nested(99)),

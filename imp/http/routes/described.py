@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from imp.http.answers import ANY_OBJECT, STRING, Schema, ref
-from imp.http.dialects import anthropic, embeddings, openai_chat, openai_completions, rerank, responses
+from imp.http.dialects import anthropic, embeddings, infill, openai_chat, openai_completions, rerank, responses
 from imp.http.fields import Field, Kind
 from imp.http.router import ALIASED
 from imp.http.routes import tokens
@@ -171,6 +171,20 @@ ROUTES: dict[str, Described] = {
     "/tokenizer_info": Described(
         "The tokenizer's configuration; with --enable-tokenizer-info-endpoint.",
         answer=ref("TokenizerInfo"),
+        needs_model=True,
+    ),
+    "/infill": Described(
+        "The middle between a prefix and a suffix, in llama.cpp's shape, for models with tokens for it.",
+        infill.FIELDS,
+        ref("Infill"),
+        {"input_prefix": "def add(a, b):\n    return ", "input_suffix": "\n", "n_predict": 16},
+        "Infill objects; the last one has stop: true",
+        needs_model=True,
+    ),
+    "/slots": Described(
+        "The places of a step, in llama.cpp's shape.",
+        answer=ref("Slots"),
+        query=(Field("fail_on_no_slot", Kind.STRING, nullable=False, doc="1: 503 where every place is taken."),),
         needs_model=True,
     ),
     "/props": Described("What is served, in llama.cpp's shape.", answer=ref("Props"), needs_model=True),

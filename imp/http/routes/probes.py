@@ -6,7 +6,7 @@ import platform
 from typing import Any
 
 from imp import __version__
-from imp.http.errors import bad_request
+from imp.http.errors import bad_request, unavailable
 from imp.http.message import HttpRequest, Response, json_response
 from imp.http.services import Loaded, Services
 
@@ -30,6 +30,18 @@ async def props(services: Services, request: HttpRequest) -> Response:
             "build_info": services.fingerprint,
         }
     )
+
+
+async def slots(services: Services, request: HttpRequest) -> Response:
+    """GET /slots, llama.cpp's shape: the places of a step, the first ones busy. With `fail_on_no_slot` 503 where none
+    is free. What is asked and answered in them is nobody else's business."""
+    loaded, engine = services.serving(None), services.engine
+    assert engine is not None
+    rows, busy = loaded.memory.rows, engine.stats.running
+    if busy >= rows and request.query.get("fail_on_no_slot") in ("1", "true"):
+        raise unavailable("no_slot_available", "Every place is taken.")
+    context = loaded.facts.context
+    return json_response([{"id": i, "n_ctx": context, "is_processing": i < busy} for i in range(rows)])
 
 
 def _text(tokenizer: Any, token: int | None) -> str:

@@ -54,6 +54,8 @@ def routes(
         Route(("POST",), "/detokenize", on(tokens.detokenize), key),
         Route(("POST",), "/apply-template", on(tokens.apply_template), key),
         Route(("POST",), "/v1/chat/completions/input_tokens", on(tokens.input_tokens), key),
+        Route(("POST",), "/infill", on(generate.infill), key, generates=True),
+        Route(("GET",), "/slots", on(probes.slots), key),
         Route(("GET",), "/props", on(probes.props), key),
         Route(("GET",), "/info", on(probes.info), key),
         Route(("GET",), "/server_info", on(probes.server_info), key),
