@@ -1,7 +1,7 @@
 """What the server hands out to have it back unchanged: opaque text that only this process can read again.
 
-Signed, not encrypted: whoever gets it is the one whose words are in it. Layout, in URL-safe base64: HMAC-SHA256 of the
-rest, 32 bytes; then compressed JSON. The key is drawn when the process starts and never leaves it.
+Signed, not encrypted: whoever gets it is the one whose words are in it. Layout, in URL-safe base64: HMAC-SHA256 of what
+it is for and of the rest, 32 bytes; then compressed JSON. The key is drawn when the process starts and never leaves it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,29 @@ from imp.http.message import dumps
 _TAG_BYTES = 32
 
 
+def _for(purpose: str) -> bytes:
+    return purpose.encode() + b"\0"
+
+
 class Seal:
     """One key."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
-    def seal(self, value: Any) -> str:
+    def seal(self, purpose: str, value: Any) -> str:
+        """purpose: a word without which it is not opened again, so that nothing is passed off as something else."""
         packed = zlib.compress(dumps(value))
-        return base64.urlsafe_b64encode(self._tag(packed) + packed).decode("ascii")
+        return base64.urlsafe_b64encode(self._tag(_for(purpose) + packed) + packed).decode("ascii")
 
-    def unseal(self, text: str) -> Any | None:
-        """The value; None for anything this key has not sealed. Nothing is unpacked before it is known to be ours."""
+    def unseal(self, purpose: str, text: str) -> Any | None:
+        """The value; None for anything this key has not sealed for this. Nothing is unpacked before that is known."""
         try:
             raw = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
         except (UnicodeEncodeError, binascii.Error):
             return None
         tag, packed = raw[:_TAG_BYTES], raw[_TAG_BYTES:]
-        if not hmac.compare_digest(tag, self._tag(packed)):
+        if not hmac.compare_digest(tag, self._tag(_for(purpose) + packed)):
             return None
         return json.loads(zlib.decompress(packed))
 

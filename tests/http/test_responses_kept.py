@@ -362,8 +362,16 @@ def test_a_compaction_goes_on_from_the_models_summary():
 def test_compactions_of_others_are_refused():
     async def main():
         async with serving() as server:
-            mine = server.services.seal.seal([])
-            for sealed in (Seal().seal([]), mine[:-4] + "AAAA", "A" + mine[1:], mine + "=", "\u00e9", ""):
+            mine = server.services.seal.seal("compaction", [])
+            for sealed in (
+                Seal().seal("compaction", []),
+                server.services.seal.seal("reasoning", "x"),
+                mine[:-4] + "AAAA",
+                "A" + mine[1:],
+                mine + "=",
+                "\u00e9",
+                "",
+            ):
                 item = {"type": "compaction", "encrypted_content": sealed}
                 error = (await server.post(PATH, input=[item, {"role": "user", "content": "x"}])).json()["error"]
                 assert error["code"] == "invalid_encrypted_content", sealed
@@ -374,18 +382,30 @@ def test_compactions_of_others_are_refused():
     run(main())
 
 
+def test_sealed_thoughts_are_read_again_and_foreign_ones_stay_shut():
+    async def main():
+        async with serving(template=SHOWN) as server:
+            seal = server.services.seal
+            for sealed, shown in ((seal.seal("reasoning", "hm"), "?hm"), (seal.seal("compaction", []), ""), ("x", "")):
+                thought = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
+                prompt = await prompt_of(server, input=[thought, CALL, OUTPUT])
+                assert prompt == f"<assistant{shown}|!f:7><tool f|42><assistant|"
+
+    run(main())
+
+
 def test_a_seal_opens_what_it_has_made_and_no_random_bytes():
     rng = random.Random(20261130)
     seal = Seal()
     value = {"a": ["\u00e9", 1, None]}
-    sealed = seal.seal(value)
-    assert seal.unseal(sealed) == value
+    sealed = seal.seal("a", value)
+    assert seal.unseal("a", sealed) == value and seal.unseal("b", sealed) is None
     for _ in range(300):
         at = rng.randrange(len(sealed))
         changed = sealed[:at] + rng.choice("ABCxyz-_= \u00e9") + sealed[at + 1 :]
-        assert changed == sealed or seal.unseal(changed) in (None, value)  # the last character has unused bits
+        assert changed == sealed or seal.unseal("a", changed) in (None, value)  # the last character has unused bits
     for _ in range(300):
-        assert seal.unseal("".join(chr(rng.randrange(32, 200)) for _ in range(rng.randrange(80)))) is None
+        assert seal.unseal("a", "".join(chr(rng.randrange(32, 200)) for _ in range(rng.randrange(80)))) is None
 
 
 # -- the store ------------------------------------------------------------------------------------

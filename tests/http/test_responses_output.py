@@ -108,6 +108,14 @@ def test_logprobs_of_the_text_are_those_of_its_pieces_and_of_what_follows():
     assert done["logprobs"] == [{"token": "a"}, {"token": "end"}] == output.items[0]["content"][0]["logprobs"]
 
 
+def test_reasoning_is_sealed_where_that_is_asked_for():
+    output = Output(lambda text: f"sealed {text}")
+    for event in ANSWER:
+        output.take(event)
+    output.finish("completed")
+    assert [item.get("encrypted_content") for item in output.items] == ["sealed Let me see.", None, None, None]
+
+
 def test_the_sdks_accumulator_agrees_about_random_answers():
     rng = random.Random(20261130)
     for _ in range(100):

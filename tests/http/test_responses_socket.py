@@ -64,7 +64,7 @@ async def refused(client: ClientConnection, **body: Any) -> dict[str, Any]:
 async def refusal(client: ClientConnection) -> dict[str, Any]:
     [event] = await heard(client)
     assert set(event) - {"stream_id"} == {"type", "sequence_number", "status", "error", "code", "message", "param"}
-    assert event["sequence_number"] == 0 and set(event["error"]) == {"type", "code", "message", "param"}
+    assert event["sequence_number"] == 0 and set(event["error"]) - {"headers"} == {"type", "code", "message", "param"}
     assert all(event[name] == event["error"][name] for name in ("code", "message", "param"))
     return event
 
@@ -239,6 +239,7 @@ def test_every_turn_has_its_key_its_rate_its_place_and_its_record():
                 await heard(client)
                 over = await refused(client)
                 assert (over["status"], over["code"]) == (429, "rate_limit_exceeded")
+                assert 1 <= int(over["error"]["headers"]["retry-after"]) <= 15
             records = await books.closed(4)
             assert [each.status for each in records] == [200, 429, 200, 429]
             assert [each.streamed for each in records] == [True, False, True, False]
@@ -290,14 +291,22 @@ def test_a_turn_in_flight_ends_before_the_server_goes_down():
     run(main())
 
 
-def test_a_connection_has_its_time():
+def test_a_connection_has_its_time_and_a_turn_its_end():
     async def main():
-        async with talking("ok", socket_limit_s=0.2) as (_, client):
-            assert text_of(await turn(client)) == "ok"
+        async with talking("ok", socket_limit_s=1.0) as (server, client):
+            server.runner.held.clear()
+            await say(client)
+            await server.until(lambda: bool(server.services.generating))
+            await asyncio.sleep(1.1)
+            server.runner.held.set()
+            assert text_of(check_stream(await heard(client))) == "ok"
             over = await refusal(client)
             assert (over["code"], over["status"]) == ("websocket_connection_limit_reached", 400)
             with pytest.raises(websockets.ConnectionClosedOK):
                 await client.recv()
+            server.services.socket_limit_s = 0.01
+            async with opened(server) as idle:
+                assert (await refusal(idle))["code"] == "websocket_connection_limit_reached"
 
     run(main())
 

@@ -282,7 +282,7 @@ def _random_piece(rng: random.Random) -> bytes:
 
 def test_the_server_pings_and_drops_who_never_answers():
     async def main():
-        async with echoing(ping_s=0.05, read_timeout_s=0.2) as (site, _), opened(site) as client:  # answers pings
+        async with echoing(ping_s=0.1, read_timeout_s=1) as (site, _), opened(site) as client:  # answers pings
             peer = await upgraded(site)  # this one does not
             data = await peer.rest()
             assert data.count(b"\x89\x00") >= 2

@@ -10,9 +10,10 @@ from imp.chat.message import ChatRequest, Options, Refused
 from imp.chat.prepare import ModelFacts, prepare_chat
 from imp.http.dialects.constraints import CONSTRAINTS, TEXT_FORMAT, constraint_of_text
 from imp.http.dialects.generation import LIMITS, SAMPLING, TIMINGS, options, refused
-from imp.http.dialects.responses_items import MAX_ITEMS, Item, Unseal, messages
+from imp.http.dialects.responses_items import MAX_ITEMS, Item, messages
 from imp.http.errors import ApiError, bad_request
 from imp.http.fields import Field, Kind, Parsed, Status, parse, wrong
+from imp.http.seal import Seal
 from imp.types import ConstraintSpec, Request
 
 _NO_TOOLS = "this server does not parse tool calls."
@@ -20,9 +21,10 @@ _NO_PROMPTS = "prompts are not stored here; send the text."
 _NO_CONVERSATIONS = "there is no conversations API here; use previous_response_id."
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 LOGPROBS = "message.output_text.logprobs"
+SEALED = "reasoning.encrypted_content"
 INCLUDES = (
     LOGPROBS,
-    "reasoning.encrypted_content",
+    SEALED,
     "message.input_image.image_url",
     "file_search_call.results",
     "web_search_call.results",
@@ -72,7 +74,7 @@ FIELDS = (
         "include",
         Kind.ARRAY,
         items=Field("", Kind.STRING, choices=INCLUDES),
-        doc=f"{LOGPROBS} is enforced; what the others ask for does not exist here.",
+        doc=f"{LOGPROBS} and {SEALED} are enforced; what the others ask for does not exist here.",
     ),
     Field(
         "reasoning",
@@ -148,6 +150,7 @@ class Ask:
     truncates: bool = False
     generates: bool = True
     timings: bool = False
+    seals: bool = False  # reasoning is given back sealed, too
     echo: Mapping[str, Any] = field(default_factory=dict)  # what the response object repeats
     ignored: tuple[str, ...] = ()
 
@@ -180,6 +183,7 @@ def read(body: Mapping[str, Any], over_socket: bool = False) -> Ask:
         truncates=parsed["truncation"] == "auto",
         generates=generates,
         timings=parsed["timings"],
+        seals=SEALED in (parsed["include"] or ()),
         echo=_echo(parsed),
         ignored=parsed.ignored + tools,
     )
@@ -292,9 +296,9 @@ def _metadata(given: Mapping[str, Any]) -> Mapping[str, Any]:
 # -- to the engine --------------------------------------------------------------------------------
 
 
-def chat(ask: Ask, conversation: Sequence[Item], unseal: Unseal) -> ChatRequest:
+def chat(ask: Ask, conversation: Sequence[Item], seal: Seal) -> ChatRequest:
     """The conversation as the chat it is: what was kept, then what was sent. ApiError 400 where there is nothing."""
-    turns = messages(ask.instructions, conversation, unseal)
+    turns = messages(ask.instructions, conversation, seal)
     if not turns:
         raise bad_request("input", '"input" must not be empty.')
     return ChatRequest(turns, ask.options)

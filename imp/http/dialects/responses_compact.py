@@ -6,7 +6,7 @@ summary with the user's last words, and the calls that wait for their outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,15 +14,16 @@ from imp.chat.message import ChatRequest, Message, Options
 from imp.http.dialects import responses_writer
 from imp.http.dialects.responses_items import (
     CALLS,
+    COMPACTION,
     OUTPUTS,
     Item,
-    Unseal,
     message_item,
     new_id,
     text_of,
     unsealed,
 )
 from imp.http.errors import ApiError
+from imp.http.seal import Seal
 from imp.types import Event
 
 INSTRUCTION = (
@@ -52,9 +53,9 @@ def summarising(turns: ChatRequest, context: int) -> ChatRequest:
     return ChatRequest(asked, Options(max_tokens=min(MAX_TOKENS, context // 4), temperature=0.0))
 
 
-def unanswered(items: Iterable[Item], unseal: Unseal) -> Kept:
+def unanswered(items: Iterable[Item], seal: Seal) -> Kept:
     """What is kept of a conversation besides its summary."""
-    conversation = list(unsealed(items, unseal))
+    conversation = list(unsealed(items, seal))
     messages = [item for item in conversation if item["type"] == "message"]
     answered = {item["call_id"] for item in conversation if item["type"] in OUTPUTS}
     words = [text_of(item["content"]) for item in messages if item["role"] == "user"]
@@ -68,7 +69,7 @@ def unanswered(items: Iterable[Item], unseal: Unseal) -> Kept:
 class Writer:
     """The one object a compaction is; it is never streamed."""
 
-    def __init__(self, inner: responses_writer.Writer, kept: Kept, seal: Callable[[Any], str]) -> None:
+    def __init__(self, inner: responses_writer.Writer, kept: Kept, seal: Seal) -> None:
         self.header, self.conversation = inner.header, inner.conversation
         self._inner, self._kept, self._seal = inner, kept, seal
         self._id = new_id("cmp_")
@@ -84,7 +85,7 @@ class Writer:
 
     def reply(self) -> dict[str, Any]:
         """The whole answer, once every event has been taken."""
-        sealed = self._seal([dict(item) for item in self._items()])
+        sealed = self._seal.seal(COMPACTION, [dict(item) for item in self._items()])
         return {
             "id": self.header.id,
             "object": "response.compaction",

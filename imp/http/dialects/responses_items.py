@@ -15,12 +15,13 @@ from typing import Any
 from imp.chat.message import Message
 from imp.http.errors import ApiError, bad_request
 from imp.http.fields import wrong
+from imp.http.seal import Seal
 
 Item = Mapping[str, Any]
 Lookup = Callable[[str], Item | None]  # a stored item by its id
-Unseal = Callable[[str], Sequence[Item] | None]  # what a compaction holds; None: it was not made by this server
 
 MAX_ITEMS = 10_000
+COMPACTION, REASONING = "compaction", "reasoning"  # what is sealed
 CALLS = ("function_call", "custom_tool_call")
 OUTPUTS = ("function_call_output", "custom_tool_call_output")
 ROLES = ("user", "assistant", "system", "developer")
@@ -41,18 +42,18 @@ def new_id(prefix: str) -> str:
     return prefix + secrets.token_hex(12)
 
 
-def check_calls(history: Iterable[Item], items: Sequence[Item], unseal: Unseal, path: str = "input") -> None:
+def check_calls(history: Iterable[Item], items: Sequence[Item], seal: Seal, path: str = "input") -> None:
     """Every output must follow its call, and every compaction be one of ours. ApiError 400 naming what is not."""
-    called = set(_calls(history, unseal))
+    called = set(_calls(history, seal))
     for i, item in enumerate(items):
-        called.update(_calls((item,), unseal, f"{path}[{i}]"))
+        called.update(_calls((item,), seal, f"{path}[{i}]"))
         if item["type"] in OUTPUTS and item["call_id"] not in called:
             where = f"{path}[{i}].call_id"
             raise bad_request(where, f'"{where}": no call before this output has the id "{item["call_id"][:100]}".')
 
 
-def _calls(items: Iterable[Item], unseal: Unseal, path: str = "input") -> Iterable[str]:
-    return (item["call_id"] for item in unsealed(items, unseal, path) if item["type"] in CALLS)
+def _calls(items: Iterable[Item], seal: Seal, path: str = "input") -> Iterable[str]:
+    return (item["call_id"] for item in unsealed(items, seal, path) if item["type"] in CALLS)
 
 
 # -- one item in ----------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ def _output(item: Item, path: str) -> Item:
 
 
 def _reasoning(item: Item, path: str) -> Item:
-    """What the model thought, in the clear. `encrypted_content` of other servers is kept, and says nothing here."""
+    """What the model thought, in the clear or sealed. What other servers have sealed is kept, and says nothing here."""
     thoughts = {key: _texts(item.get(key), f"{path}.{key}", kind) for key, kind in _THOUGHTS.items()}
     kept: dict[str, Any] = {"id": _id(item, "rs_", path), "type": "reasoning"} | thoughts
     sealed = item.get("encrypted_content")
@@ -208,11 +209,11 @@ _READERS: dict[str, Callable[[Item, str], Item]] = {
 # -- to messages ----------------------------------------------------------------------------------
 
 
-def messages(instructions: str | None, items: Iterable[Item], unseal: Unseal) -> tuple[Message, ...]:
+def messages(instructions: str | None, items: Iterable[Item], seal: Seal) -> tuple[Message, ...]:
     """The turns of a conversation. What an assistant said in a row, thoughts, text and calls, is one turn."""
     turns = [Message("system", instructions)] if instructions else []
     names: dict[str, str] = {}  # of what was called, by the id of the call
-    for item in unsealed(items, unseal):
+    for item in unsealed(items, seal):
         message = _MESSAGES[item["type"]](item, names)
         if turns and _goes_on(turns[-1], message):
             turns[-1] = _joined(turns[-1], message)
@@ -221,18 +222,28 @@ def messages(instructions: str | None, items: Iterable[Item], unseal: Unseal) ->
     return tuple(turn if turn.content is not None or turn.tool_calls else replace(turn, content="") for turn in turns)
 
 
-def unsealed(items: Iterable[Item], unseal: Unseal, path: str = "input") -> Iterable[Item]:
-    """The items, with what compactions hold in their place. ApiError 400 for one that this process has not made."""
+def unsealed(items: Iterable[Item], seal: Seal, path: str = "input") -> Iterable[Item]:
+    """The items, with what compactions hold in their place, and thoughts as text where this process has sealed them.
+
+    ApiError 400 for a compaction that it has not made; thoughts of others stay shut.
+    """
     for item in items:
         if item["type"] != "compaction":
-            yield item
+            yield _in_the_clear(item, seal) if item["type"] == "reasoning" else item
             continue
-        kept = unseal(item["encrypted_content"])
+        kept = seal.unseal(COMPACTION, item["encrypted_content"])
         if kept is None:
             where = f"{path}.encrypted_content"
             message = f'"{where}": a compaction can be read only by the server process that has made it.'
             raise bad_request(where, message, "invalid_encrypted_content")
         yield from kept
+
+
+def _in_the_clear(item: Item, seal: Seal) -> Item:
+    if item["content"] or "encrypted_content" not in item:
+        return item
+    thought = seal.unseal(REASONING, item["encrypted_content"])
+    return item if thought is None else {**item, "content": [{"type": "reasoning_text", "text": thought}]}
 
 
 def _said(item: Item, names: dict[str, str]) -> Message:

@@ -13,13 +13,16 @@ from imp.chat.parts import Channel, Closed, Event, Grown, Opened
 from imp.http.dialects.responses_items import new_id
 
 StreamEvent = tuple[str, dict[str, Any]]  # its type, and what it says besides its number
+Seals = Callable[[str], str]
 Logprobs = Sequence[dict[str, Any]]
 
 
 class Output:
     """The output of one response. `items` are whole once it is finished."""
 
-    def __init__(self) -> None:
+    def __init__(self, seal: Seals | None = None) -> None:
+        """seal: reasoning is given sealed as well."""
+        self._seal = seal
         self.items: list[dict[str, Any]] = []
         self._open: _Item | None = None
         self._cut_off = False
@@ -28,7 +31,7 @@ class Output:
         """Fold one part event in; the stream events it comes to.  logprobs: of the tokens of a piece of text."""
         if isinstance(event, Opened):
             closed = self.finish("completed")
-            self._open = _ITEMS[event.channel](event, len(self.items))
+            self._open = _ITEMS[event.channel](event, len(self.items), self._seal)
             self._cut_off = False
             self.items.append(self._open.item)
             return [*closed, self._announced(), *self._open.begin()]
@@ -64,7 +67,7 @@ class _Item(Protocol):
 
 
 class _Message:
-    def __init__(self, event: Opened, index: int) -> None:
+    def __init__(self, event: Opened, index: int, seal: Seals | None) -> None:
         self.index = index
         self.item: dict[str, Any] = {"id": new_id("msg_"), "type": "message", "status": "in_progress"}
         self.item |= {"role": "assistant", "content": []}
@@ -93,13 +96,14 @@ class _Message:
 
 
 class _Reasoning:
-    def __init__(self, event: Opened, index: int) -> None:
+    def __init__(self, event: Opened, index: int, seal: Seals | None) -> None:
         self.index = index
         self.item: dict[str, Any] = {"id": new_id("rs_"), "type": "reasoning", "status": "in_progress"}
         self.item |= {"summary": [], "content": []}
         self._pieces: list[str] = []
         self._place = {"item_id": self.item["id"], "output_index": index, "content_index": 0}
         self._part = {"type": "reasoning_text", "text": ""}
+        self._seal = seal
 
     def begin(self) -> list[StreamEvent]:
         added = ("response.content_part.added", self._place | {"part": _copy(self._part)})
@@ -112,6 +116,8 @@ class _Reasoning:
 
     def end(self, logprobs: Logprobs) -> list[StreamEvent]:
         self._part["text"] = "".join(self._pieces)
+        if self._seal is not None:
+            self.item["encrypted_content"] = self._seal(self._part["text"])
         return [
             ("response.reasoning_text.done", self._place | {"text": self._part["text"]}),
             ("response.content_part.done", self._place | {"part": self._part}),
@@ -119,7 +125,7 @@ class _Reasoning:
 
 
 class _Call:
-    def __init__(self, event: Opened, index: int) -> None:
+    def __init__(self, event: Opened, index: int, seal: Seals | None) -> None:
         self.index = index
         self.item = {
             "id": new_id("fc_"),
@@ -145,7 +151,7 @@ class _Call:
         return [("response.function_call_arguments.done", self._place | said)]
 
 
-_ITEMS: dict[Channel, Callable[[Opened, int], _Item]] = {
+_ITEMS: dict[Channel, Callable[[Opened, int, Seals | None], _Item]] = {
     Channel.TEXT: _Message,
     Channel.REASONING: _Reasoning,
     Channel.TOOL: _Call,

@@ -6,7 +6,7 @@ Stream and object are made from the same items (responses_output.py), which keep
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from imp.chat import parts
@@ -22,13 +22,22 @@ from imp.types import Delta, Event, Reason, Sampling, Started, TokenLogprob, Usa
 class Writer:
     """One response. Mutable; events are written in the order of their `sequence_number`, without gaps."""
 
-    def __init__(self, ask: Ask, header: Header, conversation: Conversation, pieces: Pieces, sampling: Sampling):
-        """conversation: of one choice.  sampling: what is in force, the model's defaults included."""
+    def __init__(
+        self,
+        ask: Ask,
+        header: Header,
+        conversation: Conversation,
+        pieces: Pieces,
+        sampling: Sampling,
+        seal: Callable[[str], str] | None = None,
+    ):
+        """conversation: of one choice.  sampling: what is in force, the model's defaults included.  seal: reasoning is
+        given back sealed, too."""
         self.ask, self.header, self.conversation, self.pieces = ask, header, conversation, pieces
         self.sampling = sampling
         self._numbered = 0  # events written so far
         self._created = self._begun = False
-        self._output = Output()
+        self._output = Output(seal)
         self._unsent: list[TokenLogprob] = []  # of tokens whose text has not been shown
         self._error: ApiError | None = None
         self._final: dict[str, Any] | None = None

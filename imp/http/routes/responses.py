@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from imp.chat.prepare import encode_rendered, render
 from imp.http import sse
 from imp.http.dialects import responses, responses_compact
 from imp.http.dialects.openai_chat import Header
-from imp.http.dialects.responses_items import Item, check_calls, new_id, read_items
+from imp.http.dialects.responses_items import REASONING, Item, check_calls, new_id, read_items
 from imp.http.dialects.responses_writer import Writer
 from imp.http.dialects.shared import Conversation
 from imp.http.errors import ApiError, bad_request, internal, not_found
@@ -54,7 +55,7 @@ def _context(services: Services, request: HttpRequest, ask: responses.Ask) -> _C
             raise bad_request("previous_response_id", "The previous response is not over yet.", "response_not_over")
     history = previous.conversation if previous else ()
     items = read_items(ask.input, lambda id: latest.item(id) or services.responses.item(id, request.owner))
-    check_calls(history, items, services.seal.unseal)
+    check_calls(history, items, services.seal)
     return _Context(history, items, previous.conversation_bytes if previous else 0)
 
 
@@ -71,7 +72,8 @@ async def create(services: Services, request: HttpRequest) -> Response:
         with recorder.compiling(ask.constraint):
             [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
         conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None)
-        writer = Writer(ask, header, conversation, loaded.tokenizer, prepared.sampling)
+        seal = partial(services.seal.seal, REASONING) if ask.seals else None
+        writer = Writer(ask, header, conversation, loaded.tokenizer, prepared.sampling, seal)
         turn = _turn(services, request, ask, context, writer)
         if ask.background:
             return await _in_background(services, request, recorder, ask, turn, prepared)
@@ -88,7 +90,7 @@ def _header(services: Services, loaded: Loaded) -> Header:
 def _prepared(
     services: Services, ask: responses.Ask, context: _Context, loaded: Loaded, id: str, arrived: float
 ) -> Request:
-    turns = responses.chat(ask, context.conversation, services.seal.unseal)
+    turns = responses.chat(ask, context.conversation, services.seal)
     return responses.prepare(ask, turns, loaded.facts, id, arrived)
 
 
@@ -309,7 +311,7 @@ async def input_tokens(services: Services, request: HttpRequest) -> Response:
     facts, context = services.serving(ask.model).facts, _context(services, request, ask)
 
     def count() -> int:
-        turns = responses.chat(ask, context.conversation, services.seal.unseal)
+        turns = responses.chat(ask, context.conversation, services.seal)
         return len(encode_rendered(render(turns, facts), facts))
 
     tokens = await services.prepare(count)
@@ -326,13 +328,13 @@ async def compact(services: Services, request: HttpRequest) -> Response:
         header = _header(services, loaded)
 
         def work() -> Request:
-            turns = responses.chat(ask, context.conversation, services.seal.unseal)
+            turns = responses.chat(ask, context.conversation, services.seal)
             chat = responses_compact.summarising(turns, loaded.facts.context)
             return responses.prepare(ask, chat, loaded.facts, header.id, recorder.began)
 
         prepared = await services.prepare(work)
-        kept = responses_compact.unanswered(context.conversation, services.seal.unseal)
+        kept = responses_compact.unanswered(context.conversation, services.seal)
     conversation = Conversation([(prepared.id, prepared.n)])
     inner = Writer(ask, header, conversation, loaded.tokenizer, prepared.sampling)
-    writer = responses_compact.Writer(inner, kept, services.seal.seal)
+    writer = responses_compact.Writer(inner, kept, services.seal)
     return await answer(services, [prepared], writer, recorder, False, ask.ignored)

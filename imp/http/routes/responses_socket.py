@@ -96,7 +96,10 @@ class _Session:
     async def _relay(self, response: Response, lane: str | None) -> bool:
         """The events of a turn as messages; False where it failed."""
         if isinstance(response, Full):
-            await self._send({"type": "error", "sequence_number": 0, "status": response.status}, response.body, lane)
+            error = json.loads(response.body)["error"]
+            if wait := response.headers.get("Retry-After"):
+                error["headers"] = {"retry-after": wait}
+            await self._send(response.status, error, lane)
             return False
         assert isinstance(response, Stream)
         failed = False
@@ -113,14 +116,13 @@ class _Session:
 
     async def _tell(self, error: ApiError, lane: str | None) -> None:
         inner = {"type": error.type, "code": error.code, "message": error.message, "param": error.param}
-        start = {"type": "error", "sequence_number": 0, "status": error.status}
-        await self._send(start, dumps({"error": inner}), lane)
+        await self._send(error.status, inner, lane)
 
-    async def _send(self, start: dict[str, Any], envelope: bytes, lane: str | None) -> None:
+    async def _send(self, status: int, error: dict[str, Any], lane: str | None) -> None:
         """An error in the two forms clients look for in one: its parts beside `error`, and in it."""
-        error = json.loads(envelope)["error"]
         parts = {name: error[name] for name in ("code", "message", "param")}
-        await self._socket.send(_in_lane(dumps(start | parts | {"error": error}), lane).decode())
+        event = {"type": "error", "sequence_number": 0, "status": status} | parts | {"error": error}
+        await self._socket.send(_in_lane(dumps(event), lane).decode())
 
 
 async def _iterated(response: Stream) -> Any:
