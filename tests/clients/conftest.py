@@ -28,7 +28,7 @@ window.alert = text => window.pwned.push(text);
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # playwright keeps an event loop running: asyncio.run fails until it is stopped
 def chromium() -> Iterator[Any]:
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     required = os.environ.get("IMP_TEST_BROWSER") == "required"
