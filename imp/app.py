@@ -89,6 +89,17 @@ def choose_model(settings: Settings) -> Path | None:
     return models.default_model(paths.model_cache, models.progress_printer(sys.stderr))
 
 
+def read_model(settings: Settings, progress: Callable[[str], None]) -> tuple[Path, Bundle] | None:
+    """What is to be served, loaded, and where it lies; None where nothing is chosen. Raises what EXIT_CODES lists."""
+    own = settings.model
+    if own.script is not None:
+        if own.model is not None:
+            raise ScriptError("--script and --model exclude each other")
+        return own.script, load_script(own.script, settings)
+    path = choose_model(settings)
+    return None if path is None else (path, bundle.load(path, settings, progress))
+
+
 def run(settings: Settings) -> int:
     """Serve until a signal; returns the exit code."""
     logs.setup(settings.diagnostics.log_level)
@@ -282,23 +293,14 @@ class App:
         self.services.state = State.LOADING
         loop = asyncio.get_running_loop()
         try:
-            loaded = await asyncio.to_thread(self._read_model, self._progress(loop))
+            found = await asyncio.to_thread(read_model, self.settings, self._progress(loop))
         except tuple(kind for kind, _ in EXIT_CODES) as error:
             code = next(code for kind, code in EXIT_CODES if isinstance(error, kind))
             raise StartError(str(error) or type(error).__name__, code) from None
-        if loaded is None:
+        if found is None:
             self.services.state = State.NO_MODEL
             return
-        self._start(loaded)
-
-    def _read_model(self, progress: Callable[[str], None]) -> Bundle | None:
-        own = self.settings.model
-        if own.script is not None:
-            if own.model is not None:
-                raise ScriptError("--script and --model exclude each other")
-            return load_script(own.script, self.settings)
-        path = choose_model(self.settings)
-        return None if path is None else bundle.load(path, self.settings, progress)
+        self._start(found[1])
 
     def _progress(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
         """Progress of the loading thread: a line each, and more patience from the service manager."""

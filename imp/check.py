@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from . import keys, settings
-from .app import EXIT_CODES, choose_model, say
-from .bundle import Bundle, load
+from .app import EXIT_CODES, read_model, say
+from .bundle import Bundle
 from .chat.message import ChatRequest, CompletionRequest, Message, Options, Refused
 from .chat.prepare import encode_rendered, prepare_chat, prepare_completion, render, shown
 from .memory import available_bytes
@@ -124,14 +124,14 @@ def as_toml(values: dict[str, tuple[Any, str]]) -> str:
 def check_model(chosen: Settings) -> int:
     """Load the model, examine it, print findings and memory plan. Exit code 0, or that of what is wrong."""
     try:
-        path = choose_model(chosen)
-        if path is None:
-            say("imp-server: error: there is no model to check")
-            return 4
-        bundle = load(path, chosen, lambda line: say(f"imp-server: {line}"))
+        found = read_model(chosen, lambda line: say(f"imp-server: {line}"))
     except tuple(kind for kind, _ in EXIT_CODES) as error:
         say(f"imp-server: error: {error}")
         return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+    if found is None:
+        say("imp-server: error: there is no model to check")
+        return 4
+    path, bundle = found
     try:
         findings = list(examine(bundle, path))
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from typing import Any
@@ -137,6 +138,19 @@ def test_a_script_that_cannot_be_used_ends_the_start(tmp_path):
     assert code == 1 and "nonsense" in line and "chatml" in line
     code, line = start("--script", str(path), "--model", "x.gguf")
     assert code == 1 and "--script and --model" in line
+
+
+def test_a_script_can_be_checked_without_serving(tmp_path):
+    path = tmp_path / "s.json"
+    path.write_text('{"replies": [{"pieces": ["Good ", "day"]}]}')
+    command = [sys.executable, "-m", "imp", "--script", str(path), "--check=json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    told = json.loads(done.stdout)
+    assert done.returncode == 0 and told["model"]["name"] == "script"
+    assert {finding["level"] for finding in told["findings"]} == {"ok"}
+    assert "'Good day'" in next(each["detail"] for each in told["findings"] if each["what"] == "generation")
+    path.write_text('{"replies": 7}')
+    assert start("--script", str(path), "--check")[0] == 1
 
 
 def test_without_a_script_there_is_no_log(tmp_path):
