@@ -115,7 +115,7 @@ async def messages(services: Services, request: HttpRequest) -> Response:
         with recorder.compiling(ask.constraint):
             [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
     conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None)
-    writer = anthropic.Writer(header, conversation, request.id)
+    writer = anthropic.Writer(header, conversation, request.id, services.seal.sign)
     headers = _echoed(services, request)
     return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored, headers, anthropic.PING)
 

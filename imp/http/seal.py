@@ -45,5 +45,13 @@ class Seal:
             return None
         return json.loads(zlib.decompress(packed))
 
+    def sign(self, text: str) -> str:
+        """A signature of text that travels in the open."""
+        return base64.urlsafe_b64encode(self._tag(text.encode())).decode("ascii")
+
+    def signed(self, text: str, signature: str) -> bool:
+        """Is this the signature `sign` gave?"""
+        return hmac.compare_digest(signature.encode(), self.sign(text).encode())
+
     def _tag(self, packed: bytes) -> bytes:
         return hmac.digest(self._key, packed, "sha256")

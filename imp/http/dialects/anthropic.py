@@ -7,20 +7,23 @@ words. The prompt cache works unasked: `cache_control` changes nothing, what was
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from imp.chat.message import ChatRequest, Message, Options, Refused
+from imp.chat.parts import Channel, Closed, Grown, Opened
+from imp.chat.parts import Event as PartEvent
 from imp.http import sse
 from imp.http.dialects import constraints
 from imp.http.dialects.generation import SAMPLING, TIMINGS, refused
 from imp.http.dialects.openai_chat import Header
-from imp.http.dialects.shared import Conversation
+from imp.http.dialects.shared import Choice, Conversation, Part
 from imp.http.errors import ApiError, Envelope, bad_request, envelope
 from imp.http.fields import Field, Kind, Parsed, Status, parse, wrong
-from imp.types import ConstraintSpec, Delta, Event, Reason, Started, Usage
+from imp.types import ConstraintSpec, Event, Reason, Started, Usage
 
 PING = sse.frame({"type": "ping"}, "ping")
 MAX_MARKS = 4  # blocks with cache_control in one request
@@ -292,16 +295,19 @@ def _check_marks(body: Mapping[str, Any]) -> None:
 class Writer:
     """Engine events as the events of one message stream, or folded into one message."""
 
-    def __init__(self, header: Header, conversation: Conversation, request_id: str):
-        """conversation: of one choice.  request_id: of the HTTP exchange; errors inside a stream repeat it."""
-        self.header, self.conversation, self.request_id = header, conversation, request_id
+    def __init__(self, header: Header, conversation: Conversation, request_id: str, sign: Callable[[str], str]):
+        """conversation: of one choice.  request_id: of the HTTP exchange; errors inside a stream repeat it.
+        sign: the signature of reasoning, by which it is known when it comes back."""
+        self.header, self.conversation, self.request_id, self.sign = header, conversation, request_id, sign
 
     def end(self) -> bytes:
-        """After the last event: the block is closed, then the reason and the whole usage."""
+        """After the last event: the reason and the whole usage. Nothing said is an empty text."""
         delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()}
         usage = usage_json(self.conversation.usage())
+        empty: list[PartEvent] = [Opened(0, Channel.TEXT), Closed(0)]
+        frames = b"" if self._choice.parts else b"".join(map(self._part_frame, empty))
         return (
-            _event("content_block_stop", index=0)
+            frames
             + _event("message_delta", delta=delta, usage=usage, **self.conversation.timings())
             + _event("message_stop")
         )
@@ -313,19 +319,39 @@ class Writer:
     def frame(self, event: Event) -> bytes:
         self.conversation.take(event)
         if isinstance(event, Started):
-            message = self._message([], usage_json(self.conversation.usage()))
-            block = {"type": "text", "text": ""}
-            return _event("message_start", message=message) + _event(
-                "content_block_start", index=0, content_block=block
-            )
-        if isinstance(event, Delta) and event.text:
-            return _event("content_block_delta", index=0, delta={"type": "text_delta", "text": event.text})
-        return b""
+            return _event("message_start", message=self._message([], usage_json(self.conversation.usage())))
+        return b"".join(map(self._part_frame, self._choice.news))
+
+    def _part_frame(self, event: PartEvent) -> bytes:
+        """A part of the answer is a block."""
+        if isinstance(event, Opened):
+            return _event("content_block_start", index=event.index, content_block=_empty_block(event))
+        channel = self._choice.parts[event.index].channel if self._choice.parts else Channel.TEXT
+        if isinstance(event, Grown):
+            return _event("content_block_delta", index=event.index, delta=_block_delta(channel, event.text))
+        frames = b""
+        if channel is Channel.REASONING:
+            delta = {"type": "signature_delta", "signature": self.sign(self._choice.parts[event.index].text)}
+            frames = _event("content_block_delta", index=event.index, delta=delta)
+        return frames + _event("content_block_stop", index=event.index)
+
+    @property
+    def _choice(self) -> Choice:
+        return self.conversation.choices[0]
 
     def reply(self) -> dict[str, Any]:
         """The whole answer, once every event has been taken."""
-        text = "".join(self.conversation.choices[0].text)
-        return self._message([{"type": "text", "text": text}], usage_json(self.conversation.usage()))
+        blocks = [self._block(part) for part in self._choice.parts]
+        content = [block for block in blocks if block] or [{"type": "text", "text": ""}]
+        return self._message(content, usage_json(self.conversation.usage()))
+
+    def _block(self, part: Part) -> dict[str, Any]:
+        """{}: there is nothing to show."""
+        if part.channel is Channel.REASONING:
+            return {"type": "thinking", "thinking": part.text, "signature": self.sign(part.text)}
+        if part.channel is Channel.TEXT or part.unfinished:
+            return {"type": "text", "text": part.text if part.channel is Channel.TEXT else part.unfinished}
+        return {"type": "tool_use", "id": part.id, "name": part.name, "input": json.loads(part.text)}
 
     def _message(self, content: list[dict[str, Any]], usage: dict[str, int]) -> dict[str, Any]:
         return {
@@ -345,11 +371,29 @@ class Writer:
             return None
         if finished.reason is Reason.LENGTH:
             return "max_tokens"
+        if self._choice.calls:
+            return "tool_use"
         return "end_turn" if self._stop_sequence() is None else "stop_sequence"
 
     def _stop_sequence(self) -> str | None:
         finished = self.conversation.choices[0].finished
         return finished.stop if finished and isinstance(finished.stop, str) else None
+
+
+def _empty_block(event: Opened) -> dict[str, Any]:
+    if event.channel is Channel.TOOL:
+        return {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
+    if event.channel is Channel.REASONING:
+        return {"type": "thinking", "thinking": "", "signature": ""}
+    return {"type": "text", "text": ""}
+
+
+def _block_delta(channel: Channel, text: str) -> dict[str, Any]:
+    if channel is Channel.TOOL:
+        return {"type": "input_json_delta", "partial_json": text}
+    if channel is Channel.REASONING:
+        return {"type": "thinking_delta", "thinking": text}
+    return {"type": "text_delta", "text": text}
 
 
 def usage_json(usage: Usage) -> dict[str, int]:

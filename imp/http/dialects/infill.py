@@ -103,7 +103,7 @@ class Writer:
     def reply(self) -> dict[str, Any]:
         """The whole answer, once every event has been taken."""
         choice = self.conversation.choices[0]
-        return self._whole(choice, "".join(choice.text), choice.tokens)
+        return self._whole(choice, choice.text, choice.tokens)
 
     def _whole(self, choice: Choice, text: str, tokens: list[int]) -> dict[str, Any]:
         finished = choice.finished

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from imp.chat import parts
 from imp.chat.message import ChatRequest, Message
+from imp.chat.parts import Channel
 from imp.http import sse
 from imp.http.dialects.constraints import CONSTRAINTS, RESPONSE_FORMAT, constraint
 from imp.http.dialects.extensions import EXTENSIONS, Extras, extended, extras, longest
@@ -255,22 +257,28 @@ class Writer:
             return self._send(choice, {"role": "assistant", "content": ""})
         if isinstance(event, Delta):
             self.untold.setdefault(choice.index, []).extend(event.tokens)
-            waiting = self.unsent.setdefault(choice.index, [])
-            waiting += event.logprobs
-            if not event.text:
-                return b""
-            self.unsent[choice.index] = []
-            return self._send(choice, {"content": event.text}, waiting)
+            self.unsent.setdefault(choice.index, []).extend(event.logprobs)
+        frames = b"".join([self._send(choice, delta) for delta in self._deltas(choice)])
         if isinstance(event, Finished):
-            return self._send(choice, {}, self.unsent.pop(choice.index, []))
-        return b""
+            frames += self._send(choice, {}, choice.finish_reason)
+        return frames
 
-    def _send(self, choice: Choice, delta: dict[str, Any], logprobs: list[TokenLogprob] | None = None) -> bytes:
-        body: dict[str, Any] = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
-        if logprobs:
+    def _deltas(self, choice: Choice) -> Iterator[dict[str, Any]]:
+        """What the choice has said since the last event."""
+        for event in choice.news:
+            if isinstance(event, parts.Closed):
+                continue
+            part = choice.parts[event.index]
+            if part.channel is Channel.TOOL:
+                yield {"tool_calls": [_call_delta(choice, event)]}
+            elif isinstance(event, parts.Grown):
+                yield {"content" if part.channel is Channel.TEXT else "reasoning_content": event.text}
+
+    def _send(self, choice: Choice, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
+        body: dict[str, Any] = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        if "role" not in delta and (logprobs := self.unsent.pop(choice.index, [])):
             body["logprobs"] = self._logprobs(logprobs)
-        if choice.finished:
-            body["finish_reason"] = choice.finish_reason
+        if finish_reason and choice.finished:
             body["stop_reason"] = choice.finished.stop
         if not self.ask.extras.token_ids:
             return sse.frame(self._chunk([body]))
@@ -315,7 +323,7 @@ class Writer:
         told = {"token_ids": choice.tokens} if self.ask.extras.token_ids else {}
         return told | {
             "index": choice.index,
-            "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None},
+            "message": _message_json(choice),
             "logprobs": self._logprobs(choice.logprobs) if asked else None,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.finished.stop if choice.finished else None,
@@ -323,3 +331,29 @@ class Writer:
 
     def _logprobs(self, entries: list[TokenLogprob]) -> dict[str, Any]:
         return {"content": [logprob_json(entry, self.pieces) for entry in entries], "refusal": None}
+
+
+def _call_delta(choice: Choice, event: parts.Opened | parts.Grown) -> dict[str, Any]:
+    """Id, type and name once, then fragments of the arguments. Calls are numbered among themselves."""
+    index = sum(part.channel is Channel.TOOL for part in choice.parts[: event.index])
+    if isinstance(event, parts.Grown):
+        return {"index": index, "function": {"arguments": event.text}}
+    return {
+        "index": index,
+        "id": event.id,
+        "type": "function",
+        "function": {"name": event.name, "arguments": ""},
+    }
+
+
+def _message_json(choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if choice.calls:
+        message["content"] = choice.text or None
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
+            for call in choice.calls
+        ]
+    return message

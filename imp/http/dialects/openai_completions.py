@@ -240,7 +240,7 @@ class Writer:
         told = self._ids(choice, 0) if self.ask.extras.token_ids else {}
         return told | {
             "index": index,
-            "text": (self._prompt_text(choice) if self.ask.echo else "") + "".join(choice.text),
+            "text": (self._prompt_text(choice) if self.ask.echo else "") + choice.text,
             "logprobs": logprobs,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.finished.stop if choice.finished else None,

@@ -96,7 +96,7 @@ class Writer:
         }
 
     def _items(self) -> Sequence[Item]:
-        text = "Summary of the conversation so far:\n" + "".join(self.conversation.choices[0].text)
+        text = "Summary of the conversation so far:\n" + self.conversation.choices[0].text
         if self._kept.last_words:
             text += f"\n\nThe user's last message was:\n{self._kept.last_words}"
         return (*self._kept.system, message_item("system", text), *self._kept.calls)

@@ -14,7 +14,7 @@ from imp.http import sse
 from imp.http.dialects.openai_chat import Header
 from imp.http.dialects.responses import Ask
 from imp.http.dialects.responses_output import Output, StreamEvent
-from imp.http.dialects.shared import ABORTED, Conversation, Pieces, logprob_json
+from imp.http.dialects.shared import ABORTED, Choice, Conversation, Pieces, logprob_json
 from imp.http.errors import ApiError
 from imp.types import Delta, Event, Reason, Sampling, Started, TokenLogprob, Usage
 
@@ -55,8 +55,8 @@ class Writer:
             return self._begin()
         if isinstance(event, Delta):
             self._unsent += event.logprobs
-            return self._begin() + self._frames(self._text(event.text)) if event.text else b""
-        return b""
+        frames = [each for news in self._choice.news for each in self._take(news)] if self.ask.generates else []
+        return self._begin() + self._frames(frames) if frames else b""
 
     def end(self) -> bytes:
         """After the last event: the item is closed, then the whole response."""
@@ -92,11 +92,13 @@ class Writer:
 
     # -- the items
 
-    def _text(self, text: str) -> list[StreamEvent]:
-        """The answer goes on."""
-        opened = [] if self._output.items else self._output.take(parts.Opened(0, parts.Channel.TEXT))
-        logprobs, self._unsent = self._logprobs(self._unsent), []
-        return opened + (self._output.take(parts.Grown(0, text), logprobs) if text else [])
+    def _take(self, event: parts.Event) -> list[StreamEvent]:
+        """The answer goes on. Log-probabilities come with the next piece of text."""
+        is_text = isinstance(event, parts.Grown) and self._choice.parts[event.index].channel is parts.Channel.TEXT
+        logprobs: list[TokenLogprob] = []
+        if is_text:
+            logprobs, self._unsent = self._unsent, logprobs
+        return self._output.take(event, self._logprobs(logprobs))
 
     def _finish(self) -> list[StreamEvent]:
         """The answer is over. Nothing said is an empty message."""
@@ -108,11 +110,15 @@ class Writer:
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
         return [logprob_json(entry, self.pieces) for entry in entries]
 
+    @property
+    def _choice(self) -> Choice:
+        return self.conversation.choices[0]
+
     # -- the object
 
     @property
     def status(self) -> str:
-        finished = self.conversation.choices[0].finished
+        finished = self._choice.finished
         if self._error is not None:
             return "cancelled" if self._error.code == ABORTED else "failed"
         if finished is None or finished.reason is Reason.ABORT:  # the error that tells of it is on its way
@@ -126,9 +132,9 @@ class Writer:
         if self.status in ("queued", "in_progress"):
             return self._response([], None)
         if not self._created:  # nothing was streamed
-            choice = self.conversation.choices[0]
-            self._unsent = choice.logprobs
-            self._text("".join(choice.text))
+            self._unsent = list(self._choice.logprobs)
+            for event in self._choice.replay() if self.ask.generates else ():
+                self._take(event)
             self._finish()
         usage = usage_json(self.conversation.usage())
         self._final = self._response(self._output.items, usage) | self.conversation.timings()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from imp.chat.parts import Channel, Closed, Grown, Opened
+from imp.chat.parts import Event as PartEvent
+from imp.chat.speech import PLAIN, Listener, Speech
 from imp.http.errors import ApiError
 from imp.types import Delta, Event, Failed, Finished, PromptLogprobs, Reason, Started, TokenLogprob, Usage
 
@@ -29,11 +33,29 @@ class Named(Pieces, Protocol):
 
 
 @dataclass(slots=True)
+class Part:
+    """Reasoning, text or a call, as far as it has come."""
+
+    channel: Channel
+    name: str = ""  # of the function, for a call
+    id: str = ""
+    pieces: list[str] = field(default_factory=list)
+    unfinished: str = ""  # a call that the end of the output cut off, as the model wrote it
+
+    @property
+    def text(self) -> str:
+        """For a call: its arguments, a JSON object."""
+        return "".join(self.pieces)
+
+
+@dataclass(slots=True)
 class Choice:
     """What one sequence has said so far."""
 
     index: int
-    text: list[str] = field(default_factory=list)
+    listener: Listener | None = None  # None: all is text
+    parts: list[Part] = field(default_factory=list)
+    news: list[PartEvent] = field(default_factory=list)  # what the latest event added to the parts
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
@@ -43,37 +65,90 @@ class Choice:
     finished: Finished | None = None
 
     @property
+    def text(self) -> str:
+        """The answer without reasoning and calls; with what is left of a call that was cut off."""
+        return "".join(p.text if p.channel is Channel.TEXT else p.unfinished for p in self.parts)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(part.text for part in self.parts if part.channel is Channel.REASONING)
+
+    @property
+    def calls(self) -> list[Part]:
+        """The complete calls."""
+        return [part for part in self.parts if part.channel is Channel.TOOL and not part.unfinished]
+
+    @property
     def finish_reason(self) -> str | None:
         if self.finished is None or self.finished.vector is not None:
             return None
-        return "length" if self.finished.reason is Reason.LENGTH else "stop"
+        if self.finished.reason is Reason.LENGTH:
+            return "length"
+        return "tool_calls" if self.calls else "stop"
 
     def take(self, event: Event) -> None:
+        self.news = []
         if isinstance(event, Delta):
-            self.text.append(event.text)
             self.tokens += event.tokens
             self.logprobs += event.logprobs
+            self._hear(self.listener.push(event.text) if self.listener else self._plain(event.text))
         elif isinstance(event, Started):
             self.started, self.prompt_tokens, self.cached = True, event.prompt_tokens, event.cached
         elif isinstance(event, PromptLogprobs):
             self.prompt_logprobs = event.logprobs
         elif isinstance(event, Finished):
             self.finished = event
+            self._hear(self.listener.close() if self.listener else self._end_of_plain())
+
+    def _plain(self, text: str) -> list[PartEvent]:
+        if not text:
+            return []
+        grown = Grown(0, text)
+        return [grown] if self.parts else [Opened(0, Channel.TEXT), grown]
+
+    def _end_of_plain(self) -> list[PartEvent]:
+        return [Closed(0)] if self.parts else []
+
+    def _hear(self, news: list[PartEvent]) -> None:
+        self.news = news
+        for event in news:
+            if isinstance(event, Grown):
+                self.parts[event.index].pieces.append(event.text)
+            elif isinstance(event, Opened):
+                self.parts.append(Part(event.channel, event.name, event.id))
+            else:
+                self.parts[event.index].unfinished = event.unfinished
+
+    def replay(self) -> Iterator[PartEvent]:
+        """The parts as if each had come in one piece."""
+        for index, part in enumerate(self.parts):
+            yield Opened(index, part.channel, part.name, part.id)
+            if part.pieces:
+                yield Grown(index, part.text)
+            yield Closed(index, part.unfinished)
 
 
 class Conversation:
     """All choices of one HTTP request: engine events are folded in, dialects read out. One fold for both ways."""
 
-    def __init__(self, requests: Sequence[tuple[str, int]], timings: Callable[[], dict[str, Any]] | None = None):
+    def __init__(
+        self,
+        requests: Sequence[tuple[str, int]],
+        timings: Callable[[], dict[str, Any]] | None = None,
+        speech: Speech = PLAIN,
+        call_prefix: str = "call_",
+    ):
         """requests: (engine request id, n), in the order of the prompts.  timings: where the time went, where that was
-        asked for."""
+        asked for.  speech: how the answers are read.  call_prefix: of the ids of calls."""
         self._timings = timings
         self.choices: list[Choice] = []
         self.first: dict[str, int] = {}
         self.n = dict(requests)
         for id, n in requests:
             self.first[id] = len(self.choices)
-            self.choices += [Choice(len(self.choices) + i) for i in range(n)]
+            for _ in range(n):
+                listener = None if speech.plain else Listener(speech, lambda: call_prefix + secrets.token_hex(12))
+                self.choices.append(Choice(len(self.choices), listener))
 
     def take(self, event: Event) -> Choice:
         """Fold one event in; the choice it belongs to. ApiError when the engine gave up, or was told to."""
