@@ -311,7 +311,7 @@ class Grammar:
         node, bucket = int(counts[layout.WANTED]), int(counts[layout.WANTED_CLASS])
         loop = self._arrays[layout.LOOPS][node]
         with classes.lock:
-            number = classes.number(int(loop[0]), int(loop[1]), int(loop[2]) & layout.UNICODE)
+            number = classes.number(int(loop[0]), int(loop[1]), int(loop[2]) & (layout.UNICODE | layout.ANY_BYTE))
             loop[layout.LOOP_CLASS] = layout.CLASS_LIMIT + 1 if number is None else number + 1
             if number is not None and classes.rows[number, bucket] < 0:
                 (row,) = self.tables.pool.take(1)

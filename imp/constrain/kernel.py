@@ -14,6 +14,7 @@ from .layout import (
     ACCEPT,
     ACCEPTS,
     AMBIGUOUS,
+    ANY_BYTE,
     BOTTOM,
     CELL_COUNT,
     CELL_EXTRA,
@@ -361,8 +362,8 @@ def _describe(context: np.ndarray, state: int) -> None:
         node = configs[members[i], CELL_NODE]
         if loops[node, LOOP_LOW] | loops[node, LOOP_HIGH] != 0 and (
             widest < 0
-            or (loops[node, LOOP_FLAGS] & np.uint64(UNICODE))
-            > (loops[configs[widest, CELL_NODE], LOOP_FLAGS] & np.uint64(UNICODE))
+            or (loops[node, LOOP_FLAGS] & np.uint64(UNICODE | ANY_BYTE))
+            > (loops[configs[widest, CELL_NODE], LOOP_FLAGS] & np.uint64(UNICODE | ANY_BYTE))
         ):
             widest = members[i]
     states[state, LOOP] = widest

@@ -44,6 +44,8 @@ ESCAPED = 2  # a whole body of a JSON string: what `body_loop` of loops.py descr
 EXACT = 4  # all ways around come back to one place
 INSIDE = 8  # this node is inside a character of the loop, whose flags are these
 
+ANY_BYTE = 16  # not counted, and every byte 0x80 .. 0xFE loops by itself, UTF-8 or not
+
 # ---- BELOW_FLAGS: 0 only ASCII, VALID or INVALID UTF-8; above them the most characters that begin below a node
 VALID, INVALID, CHARS_SHIFT = 1, 2, 8
 
@@ -54,8 +56,9 @@ ACCEPTS, ESCAPES_HERE = 1, 2
 (
     STACKS_USED, CONFIGS_USED, STATES_USED, MEMBERS_USED, ESCAPES_USED, BODIES_USED, FREE_USED,
     EPOCH, WANTED, VISITED, WANTED_CLASS,
+    STOPPED_ROOT, STOPPED_LOG, STOPPED_TRIE, STOPPED_NODE, STOPPED_PRUNED, STOPPED_ESCAPES,  # a walk that was refused
     COUNTERS,
-) = range(12)  # fmt: skip
+) = range(18)  # fmt: skip
 
 # ---- VOCABULARY: scalars
 WORDS, END_RANK, LONGEST, TOKENS, CLASSES_USED, CHUNK_ROWS, SCALARS = range(7)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .layout import ESCAPED, EXACT, UNICODE
+from .layout import ANY_BYTE, ESCAPED, EXACT, UNICODE
 from .nfa import Kind, Nfa
 
 HOME = "home"
@@ -113,10 +113,13 @@ class _Search:
             return None
         found = Loop(self._node, tests.pop(), 0)
         for edge, test in back:
-            if test is not None and edge[1] < 128:
-                found.chars |= (1 << edge[1] + 1) - (1 << edge[0])
-                found.edges.add(edge)
+            if test is not None:
+                found.chars |= (1 << min(edge[1], 127) + 1) - (1 << edge[0])
                 self._places.add(edge[2])
+                if edge[1] < 128:
+                    found.edges.add(edge)
+        if found.test < 0:
+            self._extend(found, [(0x80, 0xFE, HOME)], ANY_BYTE)
         self._extend(found, UTF8["lead"], UNICODE)
         if found.flags & UNICODE and self._is_body(found):
             self._extend(found, BODY[HOME][len(PLAIN) : len(PLAIN) + 1], ESCAPED)
@@ -157,8 +160,10 @@ class _Search:
         self, target: int, after: str, inside: dict[tuple[int, str], bool], used: set[tuple[int, int, int]]
     ) -> bool:
         if after == HOME:
+            if self._return(target) is None:
+                return False
             self._places.add(target)
-            return self._return(target) is not None
+            return True
         target = self._skip(target)
         if self._nfa.nodes[target].kind is not Kind.BYTE or target == self._node:
             return False

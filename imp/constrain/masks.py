@@ -43,6 +43,7 @@ from .kernel import (
 from .layout import (
     ACCEPT,
     ACCEPTS,
+    ANY_BYTE,
     BELOW_FLAGS,
     BELOW_HIGH,
     BELOW_LOW,
@@ -91,6 +92,12 @@ from .layout import (
     SIZE,
     STACKS_USED,
     STATES_USED,
+    STOPPED_ESCAPES,
+    STOPPED_LOG,
+    STOPPED_NODE,
+    STOPPED_PRUNED,
+    STOPPED_ROOT,
+    STOPPED_TRIE,
     TEST,
     TOKENS,
     UNICODE,
@@ -119,7 +126,7 @@ group_starts_of, groups_of = layout.vector(layout.GROUP_STARTS), layout.table(la
 classes_of, class_rows_of = layout.table(layout.CLASSES, 4, np.uint64), layout.table(layout.CLASS_ROWS, BUCKETS)
 chunks_of, vocabulary_of = layout.vector(layout.CHUNKS, np.int64), layout.vector(layout.VOCABULARY, np.int64)
 
-QUOTE = 34
+QUOTE, CONTROL = 34, 0xFF
 UNLIMITED = 1 << 30
 ESCAPE_LIMIT = 2048  # nodes at which a frame is left, beyond which the state is walked with its real stack
 NEVER = -2  # INNER_ROW: such a state
@@ -174,7 +181,11 @@ def _covers(loops: np.ndarray, node: int, low: int, high: int, flags: int) -> bo
     return (
         low & ~loops[node, LOOP_LOW] == 0
         and high & ~loops[node, LOOP_HIGH] == 0
-        and (validity == 0 or (validity == VALID and loops[node, LOOP_FLAGS] & np.uint64(UNICODE) != 0))
+        and (
+            validity == 0
+            or (validity == VALID and loops[node, LOOP_FLAGS] & np.uint64(UNICODE) != 0)
+            or loops[node, LOOP_FLAGS] & np.uint64(ANY_BYTE) != 0
+        )
     )
 
 
@@ -184,7 +195,7 @@ def _in_class(low: int, high: int, flags: int, byte: int) -> bool:
         return (low >> np.uint64(byte)) & np.uint64(1) != 0
     if byte < 128:
         return (high >> np.uint64(byte - 64)) & np.uint64(1) != 0
-    return flags & np.uint64(UNICODE) != 0
+    return byte != CONTROL and flags & np.uint64(UNICODE | ANY_BYTE) != 0
 
 
 @jitted
@@ -210,7 +221,8 @@ def walk(context: np.ndarray, which: int, first: int, last: int, mask: np.ndarra
     """Set the tokens of trie nodes first .. last - 1 that the automaton lets pass; PATH holds the state above `first`.
 
     which: 0 the clean trie, 1 the rest.  pruned_for: the loop node whose row `mask` began with, or -1.
-    log: write nodes at which an OPEN frame is left to ESCAPES, after those in use.  Returns how many, or a refusal."""
+    log: add nodes at which an OPEN frame is left to ESCAPES.  Returns 0, or a refusal; then STOPPED_NODE is where a
+    walk over the same mask and path may go on."""
     trie = clean_of(context) if which == 0 else rest_of(context)
     below = clean_below_of(context) if which == 0 else rest_below_of(context)
     loops, configs, states, steps = loops_of(context), configs_of(context), states_of(context), steps_of(context)
@@ -218,22 +230,24 @@ def walk(context: np.ndarray, which: int, first: int, last: int, mask: np.ndarra
     low = high = flags = np.uint64(0)
     if pruned_for >= 0:
         low, high, flags = loops[pruned_for, LOOP_LOW], loops[pruned_for, LOOP_HIGH], loops[pruned_for, LOOP_FLAGS]
-    node, logged, visited = first, 0, 0
+    node, visited = first, 0
     while node < last:
         depth, size, byte = trie[node, DEPTH], trie[node, SIZE], trie[node, BYTE]
         visited += 1
         state = step(context, steps, path[depth], byte)
         if state < 0:
+            counts[STOPPED_NODE] = node
             return state
         if state == DEAD:
             node += size
             continue
         leaves = states[state, ACCEPT] & ESCAPES_HERE != 0
         if log and leaves:
-            if counts[ESCAPES_USED] + logged >= len(escapes):
+            if counts[ESCAPES_USED] >= len(escapes):
+                counts[STOPPED_NODE] = node
                 return full(counts, layout.ESCAPES)
-            escapes[counts[ESCAPES_USED] + logged] = 2 * node + which
-            logged += 1
+            escapes[counts[ESCAPES_USED]] = 2 * node + which
+            counts[ESCAPES_USED] += 1
         if pruned_for >= 0:
             pure[depth + 1] = 1 if pure[depth] != 0 and _in_class(low, high, flags, byte) else 0
         if size > 1:
@@ -267,25 +281,7 @@ def walk(context: np.ndarray, which: int, first: int, last: int, mask: np.ndarra
             set_bit(mask, trie[node, RANK])
         node += 1
     counts[VISITED] += visited
-    return logged
-
-
-@jitted
-def _walk_all(context: np.ndarray, state: int, mask: np.ndarray, pruned_for: int, log: bool) -> Int:
-    """Both tries from `state`. Logged escapes are in use afterwards; returns how many, or a refusal."""
-    counts, path, pure = counts_of(context), path_of(context), pure_of(context)
-    path[0], pure[0] = state, 1
-    counts[VISITED] = 0
-    started, total = counts[ESCAPES_USED], 0
-    for which in range(2):
-        nodes = len(clean_below_of(context)) if which == 0 else len(rest_below_of(context))
-        logged = walk(context, which, 0, nodes, mask, pruned_for, log)
-        if logged < 0:
-            counts[ESCAPES_USED] = started
-            return logged
-        counts[ESCAPES_USED] += logged
-        total += logged
-    return total
+    return 0
 
 
 @jitted
@@ -311,7 +307,7 @@ def begin_mask(context: np.ndarray, state: int, mask: np.ndarray) -> Int:
 
 @jitted
 def _is_wide(loops: np.ndarray, node: int) -> bool:
-    if loops[node, LOOP_FLAGS] & np.uint64(UNICODE) != 0:
+    if loops[node, LOOP_FLAGS] & np.uint64(UNICODE | ANY_BYTE) != 0:
         return True
     size, low, high = 0, loops[node, LOOP_LOW], loops[node, LOOP_HIGH]
     while low:
@@ -334,7 +330,7 @@ def _class_row(context: np.ndarray, node: int, bucket: int) -> Int:
             if (
                 classes[i, 0] == loops[node, LOOP_LOW]
                 and classes[i, 1] == loops[node, LOOP_HIGH]
-                and classes[i, 2] == loops[node, LOOP_FLAGS] & np.uint64(UNICODE)
+                and classes[i, 2] == loops[node, LOOP_FLAGS] & np.uint64(UNICODE | ANY_BYTE)
             ):
                 known = i + 1
         loops[node, LOOP_CLASS] = known
@@ -362,7 +358,8 @@ def fill_class(context: np.ndarray, node: int, bucket: int, row: int) -> Int:
             depth, size, byte = trie[place, DEPTH], trie[place, SIZE], trie[place, BYTE]
             begins = byte < 128 or byte >= 192
             chars = path[depth] + (1 if begins else 0)
-            if chars > most or not _in_class(low, high, flags, byte) or below[place, OWN_FLAGS] != VALID:
+            whole = below[place, OWN_FLAGS] == VALID or flags & np.uint64(ANY_BYTE) != 0
+            if chars > most or not _in_class(low, high, flags, byte) or not whole:
                 place += size
                 continue
             deepest = chars + np.int64(below[place, BELOW_FLAGS] >> np.uint64(CHARS_SHIFT))
@@ -377,6 +374,31 @@ def fill_class(context: np.ndarray, node: int, bucket: int, row: int) -> Int:
                 set_bit(mask, trie[place, RANK])
             place += 1
     return row
+
+
+@jitted
+def _walk_all(context: np.ndarray, state: int, mask: np.ndarray, log: bool) -> Int:
+    """Fill `mask` from both tries. Returns where in ESCAPES what it logged begins (it ends at ESCAPES_USED), or a
+    refusal. A walk that was refused goes on where it stopped, if nothing was written to the mask since."""
+    counts, path, pure = counts_of(context), path_of(context), pure_of(context)
+    resumed = counts[STOPPED_ROOT] == state and counts[STOPPED_LOG] == (1 if log else 0)
+    counts[STOPPED_ROOT] = DEAD
+    if not resumed:
+        counts[VISITED] = 0
+        pruned_for = begin_mask(context, state, mask)
+        if pruned_for == NO_CLASS:
+            return NO_CLASS
+        path[0], pure[0] = state, 1
+        counts[STOPPED_TRIE], counts[STOPPED_NODE], counts[STOPPED_PRUNED] = 0, 0, pruned_for
+        counts[STOPPED_ESCAPES] = counts[ESCAPES_USED]
+    for which in range(counts[STOPPED_TRIE], 2):
+        nodes = len(clean_below_of(context)) if which == 0 else len(rest_below_of(context))
+        refused = walk(context, which, counts[STOPPED_NODE], nodes, mask, counts[STOPPED_PRUNED], log)
+        if refused < 0:
+            counts[STOPPED_ROOT], counts[STOPPED_LOG], counts[STOPPED_TRIE] = state, 1 if log else 0, which
+            return refused
+        counts[STOPPED_NODE] = 0
+    return counts[STOPPED_ESCAPES]
 
 
 # ---- inside a JSON string
@@ -439,6 +461,7 @@ def _kept_body(context: np.ndarray, ended_now: int, ended_later: int, needed: in
     if bodies[key, CELL_EXTRA] >= 0:
         return bodies[key, CELL_EXTRA]
     row = free_of(context)[counts[FREE_USED]]
+    counts[STOPPED_ROOT] = DEAD
     refused = _fill_body(context, row_words(context, row), ended_now, ended_later, needed, room)
     if refused < 0:
         return refused
@@ -539,13 +562,10 @@ def _inner_row(context: np.ndarray, state: int) -> Int:
         return NO_ROWS
     row = free_of(context)[counts[FREE_USED]]
     mask = row_words(context, row)
-    pruned_for = begin_mask(context, state, mask)
-    if pruned_for == NO_CLASS:
-        return NO_CLASS
-    started = counts[ESCAPES_USED]
-    logged = _walk_all(context, state, mask, pruned_for, True)
-    if logged < 0:
-        return logged
+    started = _walk_all(context, state, mask, True)
+    if started < 0:
+        return started
+    logged = counts[ESCAPES_USED] - started
     if logged > ESCAPE_LIMIT:
         counts[ESCAPES_USED] = started
         states[state, INNER_ROW] = NEVER
@@ -595,6 +615,7 @@ def _framed_row(context: np.ndarray, state: int, stack: int) -> Int:
     row = free_of(context)[counts[FREE_USED]]
     mask = row_words(context, row)
     mask[:] = row_words(context, inner_row)
+    counts[STOPPED_ROOT] = DEAD
     refused = _leave(context, inner, outside, mask)
     if refused < 0:
         return refused
@@ -609,10 +630,7 @@ def _walked_row(context: np.ndarray, state: int) -> Int:
         return NO_ROWS
     row = free_of(context)[counts[FREE_USED]]
     mask = row_words(context, row)
-    pruned_for = begin_mask(context, state, mask)
-    if pruned_for == NO_CLASS:
-        return NO_CLASS
-    refused = _walk_all(context, state, mask, pruned_for, False)
+    refused = _walk_all(context, state, mask, False)
     if refused < 0:
         return refused
     if states[state, ACCEPT] & ACCEPTS != 0:

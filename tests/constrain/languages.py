@@ -181,5 +181,8 @@ LANGUAGES: dict[str, Build] = {
         0, UNBOUNDED, nfa.ret, lambda again: nfa.byte([(0, 127, again), *unicode_edges(nfa, again)])
     ),
     "numbers": lambda nfa: items(nfa, lambda again: number(nfa, again), 1, 9, nfa.ret),
+    "free bytes": lambda nfa: nfa.repeat(
+        0, UNBOUNDED, nfa.literal(b"<end>", nfa.ret), lambda again: nfa.byte([(0, 254, again)])
+    ),
     "any bytes": lambda nfa: nfa.repeat(0, 9, nfa.literal(b".", nfa.ret), lambda again: nfa.byte([(0, 255, again)])),
 }
