@@ -102,8 +102,13 @@ def _responses(route: Route, method: str, about: Described) -> Schema:
     if about.answer is not None:
         ok["content"] = {about.media: {"schema": about.answer}}
     if about.chunk is not None:
+        event = {
+            "event": {"type": "string"},
+            "data": {"type": "string"},
+        }  # of one event, for tools that tell them apart
+        described_as = f"Server-sent events; data: {about.chunk}"
         ok.setdefault("content", {})["text/event-stream"] = {
-            "schema": {"type": "string", "description": f"Server-sent events; data: {about.chunk}"}
+            "schema": {"description": described_as, "properties": event}
         }
     shape = "AnthropicError" if envelope_of(route.pattern) is Envelope.ANTHROPIC else "Error"
     error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape}"}}}
