@@ -14,9 +14,9 @@ from .charset import Encoding, char_node
 from .errors import Code, ConstraintError, too_large
 from .expr import Expr
 from .nfa import UNBOUNDED, Nfa
-from .normal import Rules, cycles, facts, first_rules, normal, references, split
+from .normal import Rules, Size, cycles, facts, first_rules, normal, references, split
 
-MAX_NODES = 500_000
+MAX_NODES = 200_000
 
 
 def compile_rules(rules: Rules, root: str, nfa: Nfa, where: Callable[[str], str] = lambda name: "") -> int:
@@ -30,10 +30,11 @@ def compile_rules(rules: Rules, root: str, nfa: Nfa, where: Callable[[str], str]
     barren = [name for name in rules if name not in known.productive]
     if barren:
         raise ConstraintError(Code.UNSATISFIABLE, where(barren[0]), f"rule '{barren[0]}' matches no finite text")
-    whole = normal(e.Reference(root), known).whole
+    size = Size()
+    whole = normal(e.Reference(root), known, size).whole
     assert whole is not None
-    filled = {name: normal(expr, known).filled for name, expr in rules.items()}
-    return _Writer({name: expr for name, expr in filled.items() if expr is not None}, nfa).expr(whole, nfa.ret)
+    filled = {name: normal(expr, known, size).filled for name, expr in rules.items()}
+    return _Writer({name: expr for name, expr in filled.items() if expr is not None}, nfa, size).expr(whole, nfa.ret)
 
 
 def _reachable(rules: Rules, root: str) -> dict[str, Expr]:
@@ -50,8 +51,8 @@ def _reachable(rules: Rules, root: str) -> dict[str, Expr]:
 class _Writer:
     """Writes normal expressions, and every rule they need once."""
 
-    def __init__(self, rules: Rules, nfa: Nfa):
-        self.rules, self.nfa = rules, nfa
+    def __init__(self, rules: Rules, nfa: Nfa, size: Size):
+        self.rules, self.nfa, self.size = rules, nfa, size
         self.cycles = cycles({name: first_rules(expr) for name, expr in rules.items()})
         self.starts: dict[str, int] = {}
         self.unwritten: list[str] = []
@@ -147,7 +148,7 @@ class _Writer:
         complete = {member: self.nfa.eps() for member in sorted(cycle)}
         self.nfa.link(complete[name], self.nfa.ret)
         for member in sorted(cycle):
-            parts = split(self.rules[member], cycle)
+            parts = split(self.rules[member], cycle, self.size)
             for base in parts.base:
                 self.nfa.link(self.starts[name], self.write(base, complete[member]))
             for left, rest in parts.lefts:

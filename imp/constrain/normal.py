@@ -12,10 +12,12 @@ from functools import partial
 
 from . import expr as e
 from .charset import NONE
+from .errors import too_large
 from .expr import Expr
 from .nfa import UNBOUNDED
 
 Rules = Mapping[str, Expr]
+MAX_PARTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +113,23 @@ NOTHING = Normal(False, None, None)
 ONLY_EMPTY = Normal(True, None, e.EMPTY)
 
 
-def normal(expr: Expr, of: Facts) -> Normal:
-    return e.fold(expr, lambda node, below: _normal(node, below, of))
+class Size:
+    """How much was written; ConstraintError TOO_LARGE when it is too much."""
+
+    def __init__(self) -> None:
+        self._parts = 0
+
+    def add(self, parts: int) -> None:
+        self._parts += parts
+        if self._parts > MAX_PARTS:
+            raise too_large("the grammar can begin in too many ways")
 
 
-def _normal(node: Expr, below: list[Normal], of: Facts) -> Normal:
+def normal(expr: Expr, of: Facts, size: Size) -> Normal:
+    return e.fold(expr, lambda node, below: _normal(node, below, of, size))
+
+
+def _normal(node: Expr, below: list[Normal], of: Facts, size: Size) -> Normal:
     match node:
         case e.Chars(chars):
             return Normal(False, node, node) if chars else NOTHING
@@ -124,7 +138,7 @@ def _normal(node: Expr, below: list[Normal], of: Facts) -> Normal:
         case e.Reference(name):
             return _joined(name in of.nullable, node if name in of.filled else None)
         case e.Concat():
-            return _sequence(below)
+            return _sequence(below, size)
         case e.Alternate():
             return _joined(any(item.empty for item in below), union([item.filled for item in below if item.filled]))
         case e.Repeat(_, low, high):
@@ -138,7 +152,7 @@ def _joined(empty: bool, filled: Expr | None) -> Normal:
     return Normal(empty, filled, e.optional(filled) if empty else filled)
 
 
-def _sequence(items: list[Normal]) -> Normal:
+def _sequence(items: list[Normal], size: Size) -> Normal:
     wholes = [item.whole for item in items]
     if None in wholes:
         return NOTHING
@@ -146,6 +160,7 @@ def _sequence(items: list[Normal]) -> Normal:
     filled: list[Expr] = []
     for at, item in enumerate(items):
         if item.filled is not None:
+            size.add(len(parts) - at)
             filled.append(e.concat([item.filled, *parts[at + 1 :]]))
         if not item.empty:
             return Normal(False, union(filled), e.concat(parts))
@@ -196,12 +211,12 @@ class Split:
     lefts: tuple[tuple[str, Expr], ...]
 
 
-def split(expr: Expr, rules: frozenset[str]) -> Split:
+def split(expr: Expr, rules: frozenset[str], size: Size) -> Split:
     """By the rules it may begin with."""
-    return e.fold(expr, lambda node, below: _split(node, below, rules))
+    return e.fold(expr, lambda node, below: _split(node, below, rules, size))
 
 
-def _split(node: Expr, below: list[Split], rules: frozenset[str]) -> Split:
+def _split(node: Expr, below: list[Split], rules: frozenset[str], size: Size) -> Split:
     match node:
         case e.Reference(name) if name in rules:
             return Split(False, (), ((name, e.EMPTY),))
@@ -210,6 +225,7 @@ def _split(node: Expr, below: list[Split], rules: frozenset[str]) -> Split:
             lefts: list[tuple[str, Expr]] = []
             for at, part in enumerate(below):
                 rest = items[at + 1 :]
+                size.add((len(rest) + 1) * (len(part.base) + len(part.lefts)))
                 base += [e.concat([first, *rest]) for first in part.base]
                 lefts += [(name, e.concat([after, *rest])) for name, after in part.lefts]
                 if not part.empty:

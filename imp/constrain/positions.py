@@ -16,6 +16,7 @@ from .errors import too_large
 from .expr import EVERYWHERE, Expr
 
 MAX_POSITIONS = 20_000
+MAX_LINKS = 500_000  # of one position to a set of others
 
 Guarded = dict[int, int]  # contexts -> set of positions
 
@@ -56,6 +57,7 @@ class Positions:
     def __init__(self, expr: Expr) -> None:
         self.sets: list[CharSet] = [NONE]
         self.follow: list[Guarded] = [{}]
+        self.links = 0
         whole: _Part = e.fold(expr, self.combine)
         self.follow[0] = whole.first
         self.last = _merged(whole.last, {whole.empty: 1}) if whole.empty else whole.last
@@ -92,6 +94,9 @@ class Positions:
             for entering, targets in firsts.items():
                 guard = leaving & entering
                 if guard:
+                    self.links += sources.bit_count()
+                    if self.links > MAX_LINKS:
+                        raise too_large("the parts of the pattern can follow each other in too many ways")
                     for source in bits(sources):
                         follow = self.follow[source]
                         follow[guard] = follow.get(guard, 0) | targets
