@@ -40,6 +40,7 @@ def members(chars: CharSet) -> set[int]:
     return set(chars)
 
 
+@settings(deadline=None)
 @given(sets, sets)
 def test_algebra_is_that_of_sets(left, right):
     a, b = members(left), members(right)
@@ -50,6 +51,7 @@ def test_algebra_is_that_of_sets(left, right):
     assert all((code in left) == (code in a) for code in [*EDGES, *b])
 
 
+@settings(deadline=None)
 @given(sets)
 def test_a_complement_is_everything_else_and_equal_sets_are_equal(chars):
     assert ~~chars == chars
@@ -63,6 +65,7 @@ def test_surrogates_are_in_no_set():
     assert 0xD900 not in ALL
 
 
+@settings(deadline=None)
 @given(st.lists(sets, max_size=4))
 def test_a_partition_is_disjoint_complete_and_knows_its_sets(given_sets):
     parts = partition(given_sets)
@@ -81,6 +84,7 @@ def one_char(chars: CharSet, encoding: Encoding) -> tuple[Nfa, int]:
     return nfa, char_node(nfa, chars, nfa.ret, encoding)
 
 
+@settings(deadline=None)
 @given(sets, st.lists(code_points, max_size=5))
 def test_raw_bytes_are_the_utf8_of_exactly_the_members(chars, others):
     nfa, start = one_char(chars, Encoding.RAW)
@@ -90,6 +94,7 @@ def test_raw_bytes_are_the_utf8_of_exactly_the_members(chars, others):
             assert simulate.accepts(nfa, start, chr(code).encode()) == (code in chars)
 
 
+@settings(deadline=None)
 @given(sets, st.lists(code_points, max_size=5))
 def test_json_bytes_are_what_json_dumps_writes(chars, others):
     nfa, start = one_char(chars, Encoding.JSON)
@@ -171,7 +176,7 @@ def test_properties_that_are_not_exact_here_are_none(name):
     assert property_set(name) is None
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.text(min_size=1, max_size=3, alphabet="aZkKsSßẞéÉΣσςΐΐſtﬅﬆµ1_İıǅ"))
 def test_any_case_joins_what_regex_calls_equal(text):
     chars = any_case(CharSet.chars(text))

@@ -89,6 +89,7 @@ def test_g04_13_nothing_but_the_end_follows_a_complete_text():
         assert simulate.ACCEPT in state and not simulate.live_bytes(nfa, state)
 
 
+@pytest.mark.slow
 def test_g04_02_hostile_constraints_cost_seconds_at_most():
     """Refusing is as good as compiling; what took minutes would be seen."""
     for compile, text in (
