@@ -11,6 +11,7 @@ from imp.constrain.nfa import Nfa
 from imp.constrain.reference import Reference
 from imp.constrain.schema import SchemaOptions, compile_schema
 
+ALPHABET = bytes(range(0x20, 0x7F)) + "\né😀".encode()
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 
@@ -41,21 +42,25 @@ class Writer:
         assert len(answers) == 1, f"whitespace decides over {value!r}"
         return answers.pop()
 
-    def walk(self, rng: random.Random, most: int = 400, alphabet: bytes = bytes(range(256))) -> bytes:
-        """A text of the language, byte by byte at random; fails where nothing can follow. Closes what it can after
-        `most` bytes."""
-        state, written = self._reference.first, b""
+    def walk(self, rng: random.Random, most: int = 60) -> bytes:
+        """A text of the language, byte by byte at random, closing what is open after `most` bytes. Fails at a dead end."""
+        state, written, in_string = self._reference.first, bytearray(), False
         while True:
-            live = [byte for byte in alphabet if self._reference.advance(state, bytes([byte]))]
-            if None in state and (not live or rng.random() < 0.3 or len(written) > most):
-                return written
-            assert live, f"a dead end after {written!r}"
-            if len(written) > most:
-                live = [byte for byte in live if byte in b'"]}'] or live
-            byte = rng.choice(live)
+            live = [byte for byte in ALPHABET if self._reference.advance(state, bytes([byte]))]
+            closing = [byte for byte in live if byte in (b'"' if in_string else b"]}")]
+            if None in state and (not live or len(written) > most or rng.random() < 0.3):
+                return bytes(written)
+            assert live, f"a dead end after {bytes(written)!r}"
+            byte = rng.choice(closing if closing and len(written) > most else live)
+            in_string ^= byte == ord('"') and not _is_escaped(written)
             state = self._reference.advance(state, bytes([byte]))
-            written += bytes([byte])
-            assert len(written) < 50 * most, f"no end of {written[:200]!r}"
+            written.append(byte)
+            assert len(written) < 100 * most, f"no end of {bytes(written[:200])!r}"
+
+
+def _is_escaped(written: bytes) -> bool:
+    """An odd number of backslashes comes last."""
+    return (len(written) - len(written.rstrip(b"\\"))) % 2 == 1
 
 
 def refusal(schema: object, **options: object) -> ConstraintError:

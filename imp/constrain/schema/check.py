@@ -59,8 +59,7 @@ class Reachable:
         try:
             shape = self._algebra.expand(formula)
         except InProgress as loop:
-            place = loop.formula.held
-            raise self_reference(place if isinstance(place, Place) else _anywhere(formula)) from None
+            raise self_reference(_reference_in(loop.formula)) from None
         plans: list[Plan] = [plan_array(arrays, self._algebra) for arrays in shape.arrays]
         plans += [ObjectPlan(objects, self._algebra, self._any_order) for objects in shape.objects]
         scalars = bool(
@@ -98,8 +97,12 @@ class Reachable:
         return self._values[formula]
 
 
-def _anywhere(formula: Formula) -> Place:
-    for arg in formula.args:
-        if isinstance(arg.held, Place):
-            return arg.held
+def _reference_in(formula: Formula) -> Place:
+    """A reference the formula goes through: without one it could not depend on itself."""
+    work = [formula]
+    while work:
+        formula = work.pop()
+        if isinstance(formula.held, Place):
+            return formula.held
+        work.extend(formula.args)
     raise AssertionError("a formula that depends on itself holds a reference")

@@ -1,9 +1,9 @@
 """A set of numbers as JSON text: an automaton that knows, at each digit, how the number compares with its bounds
 and what its steps leave of it. States from which no member can be finished are never entered.
 
-Numbers are finite in length: DIGITS integer digits unless a bound or a step needs more, DIGITS fraction digits, an
-exponent of three. Where there is a step no exponent is written; where there is a bound other than zero, exponents
-follow a mantissa between 1 and 10, as every JSON writer puts them.
+Numbers are finite in length: DIGITS integer digits unless a bound or a step needs more, and DIGITS fraction digits.
+Exponents are such that the number fits in a float of 64 bits. Where there is a step no exponent is written; where there
+is a bound other than zero, exponents follow a mantissa between 1 and 10, as every JSON writer puts them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ..nfa import Nfa
 from .numbers import Numbers
 
 DIGITS = 20
-EXPONENT = 999
+EXPONENT = 307  # behind a mantissa between 1 and 10
+FREE_EXPONENT = 280  # behind any mantissa
 BELOW, TIED, ABOVE = -1, 0, 1  # the number so far against a bound
 
 
@@ -280,7 +281,8 @@ class Magnitudes:
         """Spellings with an exponent of all members but those whose mantissa is not in normal form."""
         low, low_open, high = self._low, self._low_open, self._high
         if high is None and low == ("", ""):
-            yield _free_mantissa(nfa, nonzero=low_open, after=_exponent(nfa, -EXPONENT, EXPONENT))
+            yield _free_mantissa(nfa, nonzero=low_open, after=_exponent(nfa, -FREE_EXPONENT, FREE_EXPONENT))
+            yield _mantissa(nfa, Numbers(), _exponent(nfa, -EXPONENT, EXPONENT))
             return
         least = _order(low) if low != ("", "") else -EXPONENT - 1
         most = _order(high) if high is not None else EXPONENT + 1

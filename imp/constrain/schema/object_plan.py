@@ -49,17 +49,17 @@ class ObjectPlan:
             raise too_large(f"an object with more than {MAX_ANY_ORDER} names in any order")
         if len(objects.some) > MAX_WITNESSES:
             raise too_large(f"more than {MAX_WITNESSES} conditions that some member must fulfil")
-        declared = Language.of(self.names) if self.names else Language.nothing()
         self.families: list[tuple[Language, Formula]] = []  # without the known names
         self.free: int | None = None  # the family of all other names
         for family, formula in objects.rest:
             if family.is_everything:
                 self.free = len(self.families)
                 self.families.append((family, formula))
-            elif not (rest := family - declared).is_empty:
+            elif not (rest := self._undeclared(family)).is_empty:
                 self.families.append((rest, formula))
         self._required = set(objects.required)
         counted = objects.high is not None or objects.low > len(objects.required)
+        self._low = objects.low if counted else 0
         self._cap = (objects.low if objects.high is None else objects.high) if counted else 0
         self.first = State(0, frozenset(), objects.clauses, 0, frozenset(range(len(objects.some))))
         self._productive: Productive = lambda formula: True
@@ -107,7 +107,7 @@ class ObjectPlan:
 
     def closes(self, state: State) -> bool:
         """No name that may still come has to."""
-        if state.some or state.members < min(self._objects.low, self._cap):
+        if state.some or state.members < self._low:
             return False
         clauses: frozenset[Clause] | None = state.clauses
         for index in self._open(state):
@@ -179,9 +179,11 @@ class ObjectPlan:
         family = self.families[index][0]
         for at in chosen:
             family = family & self._objects.some[at][0]
-        if index == self.free and chosen and self.names:
-            family = family - Language.of(self.names)
-        return family
+        return self._undeclared(family) if index == self.free and chosen else family
+
+    def _undeclared(self, family: Language) -> Language:
+        """Without the known names."""
+        return family - Language.of([name for name in self.names if family.accepts(name)])
 
     def _counted(self, state: State) -> State | None:
         if self._objects.high is not None and state.members >= self._objects.high:
@@ -248,9 +250,9 @@ class ObjectPlan:
         return False
 
     def _fits(self, least: int, most: int) -> bool:
-        high, low = self._objects.high, self._objects.low
+        high = self._objects.high
         endless = any(self._productive(value) for _, value in self.families)
-        return (high is None or least <= high) and (endless or not self._cap or most >= min(low, self._cap))
+        return (high is None or least <= high) and (endless or most >= self._low)
 
 
 def _given(clauses: frozenset[Clause], name: str, there: bool) -> frozenset[Clause] | None:
