@@ -133,12 +133,19 @@ class Algebra:
             return b if a == (every,) else a
         if len(a) * len(b) > COMBINATIONS:
             raise too_large(f"a combination of schemas expands to more than {COMBINATIONS} cases")
-        self._budget.spend(len(a) * len(b))
-        members = [member for x in a for y in b if (member := both(x, y)) is not None]
+        members = []
+        for x in a:
+            self._budget.spend(len(b))
+            members += [member for y in b if (member := both(x, y)) is not None]
         return self._without_empty(members)
 
     def _without_empty(self, members: Iterable[Member]) -> tuple[Member, ...]:
-        return tuple(dict.fromkeys(member for member in members if not self.nothing_is_in(member)))
+        found: dict[Member, None] = {}
+        for member in members:
+            self._budget.spend()
+            if not self.nothing_is_in(member):
+                found[member] = None
+        return tuple(found)
 
     def _union(self, shapes: Iterable[Shape]) -> Shape:
         shapes = [shape for shape in shapes if shape is not NOTHING]

@@ -62,6 +62,8 @@ class Reachable:
             raise self_reference(_reference_in(loop.formula)) from None
         plans: list[Plan] = [plan_array(arrays, self._algebra) for arrays in shape.arrays]
         plans += [ObjectPlan(objects, self._algebra, self._any_order) for objects in shape.objects]
+        for strings in shape.strings:
+            strings.prepare()
         scalars = bool(
             shape.null
             or shape.booleans

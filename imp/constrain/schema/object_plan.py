@@ -79,13 +79,13 @@ class ObjectPlan:
 
     def formulas(self) -> Iterator[Formula]:
         for index, value in enumerate(self.values):
-            yield from self._with_witnesses(value, self._accepting(self.names[index]))
-        for family, value in self.families:
+            accepting = frozenset(self._accepting(self.names[index]))
+            yield from (formula for _, formula in self._witnessing(value, accepting))
+        for index, (family, value) in enumerate(self.families):
             meets = {at for at, (wanted, _) in enumerate(self._objects.some) if not (wanted & family).is_empty}
-            yield from self._with_witnesses(value, meets)
-
-    def _with_witnesses(self, value: Formula, possible: set[int]) -> Iterator[Formula]:
-        yield from (formula for _, formula in self._witnessing(value, frozenset(possible)))
+            for chosen, formula in self._witnessing(value, frozenset(meets)):
+                self._family(index, chosen)  # too large is found out now
+                yield formula
 
     def _witnessing(self, value: Formula, possible: frozenset[int]) -> Iterator[tuple[frozenset[int], Formula]]:
         """The value as a witness for each subset of conditions."""

@@ -105,13 +105,16 @@ class Objects:
 
     def complement(self, formulas: Formulas) -> Iterator[Objects]:
         """Sets whose union is every object that is not in this one."""
-        if self.required:
-            absent = Objects(clauses=frozenset([frozenset((name, False) for name in self.required)]))
-            yield absent
+        values = {name: self.value(name) for name in self.required}
+        if free := [name for name, value in values.items() if value is TRUE]:
+            yield Objects(clauses=frozenset([frozenset((name, False) for name in free)]))
+        for name, value in values.items():
+            if value is not TRUE:  # it is not there, or what it must not be
+                yield Objects(names=((name, formulas.negation(value)),))
         for clause in self.clauses:
             yield from _drop_none([_literals((name, not there) for name, there in clause).simplified()])
         for name, formula in self.names:
-            if (wrong := formulas.negation(formula)) is not FALSE:
+            if name not in values and (wrong := formulas.negation(formula)) is not FALSE:
                 yield Objects(names=((name, wrong),), required=(name,))
         yield from (Objects(some=(family,)) for family in self._wrong_families(formulas))
         if self.low:
@@ -160,7 +163,9 @@ def _merge_presence(base: Objects, members: list[Objects]) -> list[Objects]:
             continue
         order = [name for record in (*done[-1:], member) for name in record.required]
         united = replace(base, clauses=frozenset(joined)).simplified()
-        assert united is not None
+        if united is None:  # neither has members
+            done[-1:] = []
+            continue
         rank = {name: index for index, name in reversed(list(enumerate(order)))}
         required = tuple(sorted(united.required, key=lambda name: rank.get(name, len(rank))))
         done[-1:] = [replace(united, required=required)]

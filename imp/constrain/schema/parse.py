@@ -27,6 +27,7 @@ from .strings import EVERYTHING
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 UNEVALUATED = frozenset(["unevaluatedProperties", "unevaluatedItems"])
 MAX_ALTERNATIVES = 256
+MAX_DEPTH = 32  # schemas read inside one another; what is deeper is read later
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Parser:
         self._parsed: dict[tuple[int, str, object], Formula] = {}
         self._places: dict[tuple[int, str, object], Place] = {}
         self._opening: list[int] = []
+        self._depth = 0
 
     @property
     def ignored_formats(self) -> tuple[str, ...]:
@@ -84,14 +86,20 @@ class Parser:
         place = self._document.enter(place)
         assert isinstance(place.raw, dict)
         # what is unevaluated in a value may depend on a schema that is being read: it is read when it is needed
-        return self._parsed_at(place) if UNEVALUATED.isdisjoint(place.raw) else self._later(place)
+        if self._depth > MAX_DEPTH or not UNEVALUATED.isdisjoint(place.raw):
+            return self._later(place)
+        return self._parsed_at(place)
 
     def _parsed_at(self, place: Place) -> Formula:
         key = (id(place.raw), place.resource.uri, place.scope)
         formula = self._parsed.get(key)
         if formula is None:
             self._budget.spend()
-            formula = self._parsed[key] = self._read(place)
+            self._depth += 1
+            try:
+                formula = self._parsed[key] = self._read(place)
+            finally:
+                self._depth -= 1
         return formula
 
     def _later(self, place: Place) -> Formula:

@@ -55,6 +55,11 @@ class Strings:
             return False
         return self.language.is_empty or not self.language.has_length(self.low, unbounded(self.high))
 
+    def prepare(self) -> None:
+        """Find out now whether its automaton is too large."""
+        if self.values is None and self.low and not self.language.is_everything:
+            self.language.at_least(self.low)
+
     def finite(self, limit: int) -> tuple[str, ...] | None:
         """All members if there are at most `limit` and they are known."""
         if self.values is None:

@@ -15,6 +15,7 @@ from .objects import Objects
 from .shape import Shape
 from .strings import Strings
 
+MAX_COUNT = 1 << 30  # a bound above is as good as none: no text is that long
 MAX_DIGITS = 400  # of a number in a schema; a float has 309 at most
 
 
@@ -54,7 +55,9 @@ def count(place: Place, keyword: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 0:
         raise invalid(place, keyword, "must be an integer that is not negative")
-    return int(value)
+    if value > MAX_COUNT and keyword.startswith("min"):
+        raise ConstraintError(Code.TOO_LARGE, place.pointer, f"too large: '{keyword}' is above {MAX_COUNT}")
+    return int(value) if value <= MAX_COUNT else None
 
 
 def flag(place: Place, keyword: str) -> bool:
