@@ -12,10 +12,9 @@ from .algebra import Algebra, InProgress
 from .array_plan import ArrayPlan, CountedPlan, UniquePlan, plan_array
 from .budget import FORMULAS, Budget, too_large
 from .formula import Formula
-from .load import Place
 from .number_text import is_empty as no_number
 from .object_plan import ObjectPlan
-from .parse import self_reference
+from .parse import reference_in, self_reference
 from .shape import Shape
 
 Plan = ArrayPlan | CountedPlan | UniquePlan | ObjectPlan
@@ -57,9 +56,11 @@ class Reachable:
 
     def _look(self, formula: Formula) -> Value:
         try:
-            shape = self._algebra.expand(formula)
+            return self._value(self._algebra.expand(formula))
         except InProgress as loop:
-            raise self_reference(_reference_in(loop.formula)) from None
+            raise self_reference(reference_in(loop.formula)) from None
+
+    def _value(self, shape: Shape) -> Value:
         plans: list[Plan] = [plan_array(arrays, self._algebra) for arrays in shape.arrays]
         plans += [ObjectPlan(objects, self._algebra, self._any_order) for objects in shape.objects]
         for strings in shape.strings:
@@ -97,14 +98,3 @@ class Reachable:
 
     def value(self, formula: Formula) -> Value:
         return self._values[formula]
-
-
-def _reference_in(formula: Formula) -> Place:
-    """A reference the formula goes through: without one it could not depend on itself."""
-    work = [formula]
-    while work:
-        formula = work.pop()
-        if isinstance(formula.held, Place):
-            return formula.held
-        work.extend(formula.args)
-    raise AssertionError("a formula that depends on itself holds a reference")

@@ -8,18 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..charset import Encoding
+from ..language import Language
 from ..nfa import UNBOUNDED, Nfa
 from .array_plan import ArrayPlan, CountedPlan, UniquePlan
 from .array_plan import State as ArrayState
 from .check import Plan, Reachable
 from .formula import Formula
-from .keys import other_key
+from .keys import OtherNames
 from .literals import quoted
 from .number_text import emit_literals, emit_numbers
 from .object_plan import Member, ObjectPlan
 from .object_plan import State as ObjectState
-from .shape import Shape
-from .strings import Strings, unbounded
+from .shape import EVERY_STRING, Shape
+from .strings import EVERYTHING, Strings, unbounded
 from .whitespace import Spacer, Whitespace
 
 QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A
@@ -33,6 +34,9 @@ class Lowering:
         self._space = Spacer(nfa, whitespace).before
         self._rules: dict[Formula, int] = {}
         self._strings: dict[Strings, int] = {}
+        self._others: dict[tuple[str, ...], int] = {}
+        self._families: dict[Language, int] = {}
+        self._tail: int | None = None
 
     def exists(self, formula: Formula) -> bool:
         return self._reachable.exists(formula)
@@ -84,13 +88,36 @@ class Lowering:
         if strings.values is not None:
             return emit_literals(self._nfa, map(quoted, strings.values))
         if strings not in self._strings:
-            free = strings.language.is_everything
-            end = self._nfa.byte([(QUOTE, QUOTE, self._nfa.ret)])
-            body = strings.language.emit(
-                self._nfa, end, Encoding.JSON, strings.low, unbounded(strings.high), escapes=free
-            )
+            body = self._rest_of_string() if strings == EVERY_STRING else self._body(strings)
             self._strings[strings] = self._nfa.byte([(QUOTE, QUOTE, body)])
         return self._strings[strings]
+
+    def _body(self, strings: Strings) -> int:
+        end = self._nfa.byte([(QUOTE, QUOTE, self._nfa.ret)])
+        low, high, free = strings.low, unbounded(strings.high), strings.language.is_everything
+        return strings.language.emit(self._nfa, end, Encoding.JSON, low, high, escapes=free)
+
+    # --- names --------------------------------------------------------------------------------------------------------
+
+    def other_names(self, names: tuple[str, ...]) -> int:
+        """The rule for names but these, behind the opening quote."""
+        if names not in self._others:
+            self._others[names] = OtherNames(self._nfa, names, self._rest_of_string()).start
+        return self._others[names]
+
+    def names_in(self, language: Language) -> int:
+        """The rule for names of the language, behind the opening quote."""
+        if language not in self._families:
+            end = self._nfa.byte([(QUOTE, QUOTE, self._nfa.ret)])
+            self._families[language] = language.emit(self._nfa, end, Encoding.JSON)
+        return self._families[language]
+
+    def _rest_of_string(self) -> int:
+        """The rule for the rest of any string, its closing quote included."""
+        if self._tail is None:
+            end = self._nfa.byte([(QUOTE, QUOTE, self._nfa.ret)])
+            self._tail = EVERYTHING.emit(self._nfa, end, Encoding.JSON, escapes=True)
+        return self._tail
 
     # --- between values -----------------------------------------------------------------------------------------------
 
@@ -246,8 +273,8 @@ class _Object:
             return nfa.literal(quoted(self._plan.names[member.name])[1:], colon)
         language = self._plan.key_language(state, member)
         if language.is_everything:
-            return other_key(nfa, self._plan.names, colon)
-        return language.emit(nfa, nfa.byte([(QUOTE, QUOTE, colon)]), Encoding.JSON)
+            return nfa.call(self._lowering.other_names(tuple(self._plan.names)), colon)
+        return nfa.call(self._lowering.names_in(language), colon)
 
     def _node(self, state: ObjectState) -> int:
         """After a member."""

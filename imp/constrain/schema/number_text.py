@@ -158,13 +158,14 @@ class Magnitudes:
 
     def _steps(self, state: State) -> Iterator[tuple[int, State]]:
         """The bytes that may follow, with the states they lead to."""
+        return ((byte, following) for byte, following in self._moves(state) if self._is_feasible(following))
+
+    def _moves(self, state: State) -> Iterator[tuple[int, State]]:
+        """The same without looking whether a member can be finished from there."""
         for digit in () if state.is_zero and state.places < 0 else range(10):  # a point alone follows a leading zero
-            if self._is_feasible(following := self._digit(state, digit)):
-                yield 0x30 + digit, following
+            yield 0x30 + digit, self._digit(state, digit)
         if state.places < 0 < state.whole and self._most_places:
-            following = State(state.whole, 0, *self._at_point(state), state.is_zero, state.rests)
-            if any(True for _ in self._steps(following)):
-                yield 0x2E, following
+            yield 0x2E, State(state.whole, 0, *self._at_point(state), state.is_zero, state.rests)
 
     def _digit(self, state: State, digit: int) -> State:
         whole, places = (state.whole + 1, -1) if state.places < 0 else (state.whole, state.places + 1)
@@ -209,12 +210,34 @@ class Magnitudes:
         return True
 
     def _is_feasible(self, state: State) -> bool:
+        """Whether digits can follow that make a member: a search in depth, whose every verdict is kept."""
         known = self._feasible.get(state)
+        path: list[tuple[State, Iterator[tuple[int, State]]]] = []
         if known is None:
-            known = self._feasible[state] = self._within(state) and self._finishes(state)
+            known = self._verdict(state)
+            path = [(state, self._moves(state))]
+        while path and known is None:
+            for _, following in path[-1][1]:
+                found = self._feasible.get(following)
+                found = self._verdict(following) if found is None else found
+                if found is None:
+                    path.append((following, self._moves(following)))
+                    break
+                self._feasible[following] = found
+                if found:
+                    known = True
+                    break
+            else:
+                self._feasible[path.pop()[0]] = False
+        known = bool(known)
+        self._feasible.update((passed, True) for passed, _ in path if known)
+        self._feasible.setdefault(state, known)
         return known
 
-    def _finishes(self, state: State) -> bool:
+    def _verdict(self, state: State) -> bool | None:
+        """What can be said without a search."""
+        if not self._within(state):
+            return False
         if self._accepts(state):
             return True
         if len(state.rests) == 1 and self._wanted and not state.is_zero:
@@ -222,7 +245,7 @@ class Magnitudes:
                 return True
             if TIED not in (state.low, state.high if self._high else ABOVE):
                 return False
-        return any(True for _ in self._steps(state))
+        return None
 
     def _leaves_multiple(self, state: State) -> bool:
         """Whether digits that are free of the bounds can make a multiple: some d < 10^k with rest * 10^k + d = 0."""

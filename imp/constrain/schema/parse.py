@@ -14,7 +14,7 @@ from itertools import combinations, product
 from ..errors import Code, ConstraintError
 from ..language import Language
 from . import values
-from .algebra import Algebra
+from .algebra import Algebra, InProgress
 from .arrays import Arrays
 from .budget import Budget, too_large
 from .formula import FALSE, TRUE, Formula, Kind
@@ -74,7 +74,10 @@ class Parser:
         return tuple(self._leaf.ignored_formats)
 
     def root(self) -> Formula:
-        return self.schema(self._document.root)
+        try:
+            return self.schema(self._document.root)
+        except InProgress as loop:
+            raise self_reference(reference_in(loop.formula)) from None
 
     def schema(self, place: Place) -> Formula:
         if isinstance(place.raw, bool):
@@ -318,6 +321,17 @@ def self_reference(place: Place) -> ConstraintError:
     return ConstraintError(
         Code.UNSUPPORTED, place.pointer, "'$ref' refers to itself without a value in between", "put it under a property"
     )
+
+
+def reference_in(formula: Formula) -> Place:
+    """A reference the formula goes through: without one it could not depend on itself."""
+    work = [formula]
+    while work:
+        formula = work.pop()
+        if isinstance(formula.held, Place):
+            return formula.held
+        work.extend(formula.args)
+    raise AssertionError("a formula that depends on itself holds a reference")
 
 
 def _ordered[Maker](place: Place, table: dict[str, Maker]) -> list[Maker | None]:
