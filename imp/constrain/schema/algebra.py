@@ -1,7 +1,7 @@
 """And, or and not over shapes, and from formulas to shapes. The normal form: a union of sets for each type of JSON.
 
-`one` of several schemas is the union of each without the others; where two of them provably share no value, which is
-the rule, nothing is taken away. Work is counted, and nothing is done twice for equal formulas.
+`one` of several schemas is the union of each without the others; from what provably shares no value with another
+nothing is taken away, and that is the rule. Work is counted, and nothing is done twice for equal formulas.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .formula import FALSE, TRUE, Formula, Formulas, Kind
 from .number_text import is_empty as no_number
 from .numbers import EVERY_NUMBER, Numbers
 from .objects import EVERY_OBJECT, Objects, merged
-from .shape import ANYTHING, BOTH, EVERY_STRING, NOTHING, Shape
+from .shape import ANYTHING, EVERY_STRING, NOTHING, Shape
 from .strings import Strings
 
 Member = TypeVar("Member")
@@ -71,43 +71,39 @@ class Algebra:
             case Kind.REFERENCE:
                 return self.expand(self._resolve(formula))
             case Kind.ALL:
-                return self._intersection(map(self.expand, formula.args))
+                return self._all(formula.args)
             case Kind.ANY:
                 return self._union(map(self.expand, formula.args))
             case Kind.NOT:
-                return self._negation(formula.args[0])
-        return self._exactly_one(formula.args)
+                return self._difference(ANYTHING, self.expand(formula.args[0]))
+        return self._exactly_one([self.expand(arg) for arg in formula.args])
 
-    def _negation(self, formula: Formula) -> Shape:
-        if formula.kind is Kind.REFERENCE:
-            return self.expand(self.formulas.negation(self._resolve(formula)))
-        return self._complement(self.expand(formula))
+    def _all(self, args: Iterable[Formula]) -> Shape:
+        """What is said first, then without what is excluded."""
+        result, excluded = ANYTHING, []
+        for arg in args:
+            if arg.kind is Kind.NOT:
+                excluded.append(arg.args[0])
+            else:
+                result = self.intersect(result, self.expand(arg))
+            if result == NOTHING:
+                return NOTHING
+        for arg in excluded:
+            result = self._difference(result, self.expand(arg))
+        return result
 
-    def _exactly_one(self, args: tuple[Formula, ...]) -> Shape:
-        """The union of each without those of the others that it may share a value with."""
-        shapes = [self.expand(arg) for arg in args]
+    def _exactly_one(self, shapes: list[Shape]) -> Shape:
+        """The union of each without the others."""
         parts = []
-        for i, arg in enumerate(args):
-            self._budget.spend(len(args))
-            rivals = [other for j, other in enumerate(args) if j != i and self._may_meet(args, shapes, i, j)]
-            parts.append(self.formulas.all_of([arg, *map(self.formulas.negation, rivals)]))
-        return self._union(map(self.expand, parts))
-
-    def _may_meet(self, args: tuple[Formula, ...], shapes: list[Shape], i: int, j: int) -> bool:
-        if not share_a_type(shapes[i], shapes[j]):
-            return False
-        i, j = min(i, j), max(i, j)
-        return not self.surely_empty(self.formulas.all_of([args[i], args[j]]))
+        for i, shape in enumerate(shapes):
+            self._budget.spend(len(shapes))
+            for j, other in enumerate(shapes):
+                if i != j and share_a_type(shape, other):
+                    shape = self._difference(shape, other)
+            parts.append(shape)
+        return self._union(parts)
 
     # --- shapes -------------------------------------------------------------------------------------------------------
-
-    def _intersection(self, shapes: Iterable[Shape]) -> Shape:
-        result = ANYTHING
-        for shape in shapes:
-            result = self.intersect(result, shape)
-            if result == NOTHING:
-                break
-        return result
 
     def intersect(self, a: Shape, b: Shape) -> Shape:
         if a is ANYTHING or b is ANYTHING:
@@ -160,16 +156,17 @@ class Algebra:
             _merged(_joined((shape.objects for shape in shapes), EVERY_OBJECT)),
         )
 
-    def _complement(self, shape: Shape) -> Shape:
+    def _difference(self, a: Shape, b: Shape) -> Shape:
+        """What is in the first shape and not in the second."""
         formulas = self.formulas
         return Shape(
-            not shape.null,
-            BOTH - shape.booleans,
-            self._none_of(shape.numbers, EVERY_NUMBER, Numbers.complement, lambda x, y: x & y),
-            self._none_of(_joined_strings(shape.strings), EVERY_STRING, Strings.complement, lambda x, y: x & y),
-            self._none_of(shape.arrays, EVERY_ARRAY, self._no_array, lambda x, y: x.and_(y, formulas)),
-            self._none_of(
-                shape.objects, EVERY_OBJECT, lambda x: x.complement(formulas), lambda x, y: x.and_(y, formulas)
+            a.null and not b.null,
+            a.booleans - b.booleans,
+            self._without(a.numbers, b.numbers, Numbers.complement, lambda x, y: x & y),
+            self._without(a.strings, _joined_strings(b.strings), Strings.complement, lambda x, y: x & y),
+            self._without(a.arrays, b.arrays, self._no_array, lambda x, y: x.and_(y, formulas)),
+            _merged(
+                self._without(a.objects, b.objects, lambda x: x.complement(formulas), lambda x, y: x.and_(y, formulas))
             ),
         )
 
@@ -183,18 +180,29 @@ class Algebra:
             )
         return arrays.complement(self.formulas)
 
-    def _none_of(
+    def _without(
         self,
         members: tuple[Member, ...],
-        every: Member,
+        others: tuple[Member, ...],
         complement: Callable[[Member], Iterable[Member]],
         both: Callable[[Member, Member], Member | None],
     ) -> tuple[Member, ...]:
-        """What is in no member of a union."""
-        result: tuple[Member, ...] = (every,)
-        for member in members:
-            result = self._pairs(result, self._without_empty(complement(member)), every, both)
-        return result
+        """The members without what is in one of the others; those that share nothing with it stay as they are."""
+        for other in others:
+            kept: list[Member] = []
+            rest: tuple[Member, ...] | None = None
+            for member in members:
+                self._budget.spend()
+                shared = None if member == other else both(member, other)
+                if member != other and (shared is None or self.nothing_is_in(shared)):
+                    kept.append(member)
+                elif member != other:
+                    rest = self._without_empty(complement(other)) if rest is None else rest
+                    kept += self._without_empty(part for x in rest if (part := both(member, x)) is not None)
+            if len(kept) > COMBINATIONS:
+                raise too_large(f"a combination of schemas expands to more than {COMBINATIONS} cases")
+            members = tuple(dict.fromkeys(kept))
+        return members
 
     # --- emptiness ----------------------------------------------------------------------------------------------------
 

@@ -16,10 +16,13 @@ WORK = 400_000  # pairs of alternatives looked at
 
 
 class Budget:
-    """Counts the work of one compilation; `spend` raises ConstraintError when it or the time is used up."""
+    """Counts the work of one compilation, made by one thread; `spend` raises ConstraintError when it is used up.
+
+    The time is the thread's own, so that nothing is refused because others are busy.
+    """
 
     def __init__(self, seconds: float = SECONDS, cancelled: Callable[[], bool] | None = None) -> None:
-        self._deadline = time.monotonic() + seconds
+        self._deadline = time.thread_time() + seconds
         self._cancelled = cancelled
         self._work = self._until_look = 0
 
@@ -30,7 +33,7 @@ class Budget:
         self._until_look = self._work + 64
         if self._work > WORK:
             raise too_large(f"the schema needs more than {WORK} combinations")
-        if time.monotonic() > self._deadline:
+        if time.thread_time() > self._deadline:
             raise too_large("compiling the schema takes too long")
         if self._cancelled and self._cancelled():
             raise too_large("compiling the schema was cancelled")

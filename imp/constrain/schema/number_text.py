@@ -16,6 +16,7 @@ from ..nfa import Nfa
 from .numbers import Numbers
 
 DIGITS = 20
+DIGITS_TO_TRY = (1, 2, 3, 4, 5, 6, 7, 8, 9, 0)  # zeros last: they seldom make a number end sooner
 EXPONENT = 307  # behind a mantissa between 1 and 10
 FREE_EXPONENT = 280  # behind any mantissa
 BELOW, TIED, ABOVE = -1, 0, 1  # the number so far against a bound
@@ -32,7 +33,7 @@ def emit_numbers(nfa: Nfa, numbers: Numbers) -> int | None:
 def is_empty(numbers: Numbers) -> bool:
     if numbers.is_surely_empty:
         return True
-    if not numbers.unsteps and not numbers.excluded:
+    if (not numbers.unsteps and not numbers.excluded) or numbers.has_an_obvious_member:
         return False
     return not any(_magnitudes(part) for part in numbers.without_exclusions())
 
@@ -162,10 +163,12 @@ class Magnitudes:
 
     def _moves(self, state: State) -> Iterator[tuple[int, State]]:
         """The same without looking whether a member can be finished from there."""
-        for digit in () if state.is_zero and state.places < 0 else range(10):  # a point alone follows a leading zero
-            yield 0x30 + digit, self._digit(state, digit)
         if state.places < 0 < state.whole and self._most_places:
             yield 0x2E, State(state.whole, 0, *self._at_point(state), state.is_zero, state.rests)
+        for digit in (
+            () if state.is_zero and state.places < 0 else DIGITS_TO_TRY
+        ):  # a point alone follows a leading zero
+            yield 0x30 + digit, self._digit(state, digit)
 
     def _digit(self, state: State, digit: int) -> State:
         whole, places = (state.whole + 1, -1) if state.places < 0 else (state.whole, state.places + 1)
@@ -289,7 +292,7 @@ class Magnitudes:
 
     def _lower(self, nfa: Nfa, state: State) -> int:
         targets: list[list[int]] = []
-        for byte, following in self._steps(state):
+        for byte, following in sorted(self._steps(state)):
             node = self._node(nfa, following)
             if targets and targets[-1][1] == byte - 1 and targets[-1][2] == node:
                 targets[-1][1] = byte

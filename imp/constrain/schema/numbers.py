@@ -78,6 +78,16 @@ class Numbers:
             return self.low > self.high or (self.low == self.high and (self.low_open or self.high_open))
         return self.first_multiple() > self.last_multiple()
 
+    @property
+    def has_an_obvious_member(self) -> bool:
+        """True is a proof; False is none."""
+        step = self.step or ONE
+        starts = [Fraction(0), *(bound for bound in (self.low, self.high) if bound is not None)]
+        if self.low is not None:
+            starts.append(math.ceil(self.low / step) * step)
+        near = (Fraction(0), ONE / 2, ONE, Fraction(1, 10), *(k * step for k in range(1, 8)))
+        return any(start + sign * distance in self for start in starts for distance in near for sign in (1, -1))
+
     def first_multiple(self) -> int:
         """The least k with k * step within the lower bound."""
         assert self.low is not None and self.step is not None
