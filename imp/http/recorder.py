@@ -17,7 +17,7 @@ from imp.http.errors import ApiError, envelope, internal
 from imp.http.message import HttpRequest
 from imp.http.services import Generation, Services
 from imp.obs import trace
-from imp.obs.record import RequestRecord, mean_gap_s, merged, used
+from imp.obs.record import RequestRecord, mean_gap_s, merged, reasoning_exhausted, used
 from imp.types import Reason
 
 CLIENT_LEFT = 499
@@ -40,7 +40,6 @@ class Recorder:
         self.streamed = False
         self.complete = False
         self.timed_out = False
-        self.reasoning_exhausted = False
         self.constraint_compile_s: float | None = None
         self.conversation = Conversation([])
         self.reply: Callable[[], Any] = lambda: None  # the whole answer, as far as it has come; a value or its JSON
@@ -118,7 +117,7 @@ class Recorder:
             prompt_tokens=usage.prompt,
             cached_tokens=usage.cached,
             completion_tokens=usage.generated,
-            reasoning_exhausted=self.reasoning_exhausted,
+            reasoning_exhausted=reasoning_exhausted(ends),
             finish_reasons=self._finish_reasons(),
             arrived_ns=self.began_ns,
             duration_s=self._ended - self.began,

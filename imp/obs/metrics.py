@@ -54,7 +54,7 @@ COUNTED = (  # fed by records
     Metric("imp_requests_rejected_total", Kind.COUNTER, "Requests refused before anything was generated."),
     Metric("imp_requests_cancelled_total", Kind.COUNTER, "Requests whose client left or aborted them."),
     Metric("imp_requests_timed_out_total", Kind.COUNTER, "Requests that ran into the request timeout."),
-    Metric("imp_requests_reasoning_exhausted_total", Kind.COUNTER, "Requests that never came to an answer."),
+    Metric("imp_requests_reasoning_exhausted_total", Kind.COUNTER, "Requests cut at their length before any answer."),
     Metric("imp_tokens_prompt_total", Kind.COUNTER, "Prompt tokens of ended requests, once a prompt was begun."),
     Metric("imp_tokens_completion_total", Kind.COUNTER, "Generated tokens of ended requests, however they ended."),
     Metric("imp_tokens_cached_total", Kind.COUNTER, "Prompt tokens taken from the prefix cache."),

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from imp.obs.trace import TraceContext
-from imp.types import Failed, Finished, Marks, Usage
+from imp.types import Failed, Finished, Marks, Reason, Usage
 
 
 class Outcome(Enum):
@@ -101,6 +101,12 @@ def merged(ends: Sequence[Finished | Failed]) -> Marks:
         last_token=max((m.last_token for m in marks), default=0.0),
         masking_s=sum(m.masking_s for m in marks),
     )
+
+
+def reasoning_exhausted(ends: Sequence[Finished | Failed]) -> bool:
+    """Whether a sequence ran into its length while all it had said was reasoning."""
+    cut = (end.usage for end in ends if isinstance(end, Finished) and end.reason is Reason.LENGTH)
+    return any(0 < usage.generated == usage.reasoning for usage in cut)
 
 
 def mean_gap_s(ends: Sequence[Finished | Failed]) -> float | None:

@@ -367,7 +367,7 @@ def test_compactions_of_others_are_refused():
                 Seal().seal("compaction", []),
                 server.services.seal.seal("reasoning", "x"),
                 mine[:-4] + "AAAA",
-                "A" + mine[1:],
+                ("B" if mine[0] == "A" else "A") + mine[1:],
                 mine + "=",
                 "\u00e9",
                 "",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
 
 from imp.http.gate import GateSettings
 from imp.obs.otlp import SpanExporter
@@ -21,11 +22,13 @@ from tests.http.scripted import Harness, serving
 from tests.obs.collector import FakeCollector, attributes, collecting
 
 CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+RESPONSES = "/v1/responses"
 HI = [{"role": "user", "content": "hi"}]
 ASKS: dict[str, dict[str, Any]] = {
     CHAT: {"messages": HI},
     TEXT: {"prompt": "hi"},
     MESSAGES: {"messages": HI, "max_tokens": 20},
+    RESPONSES: {"input": "hi"},
 }
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "b7ad6b7169203331"
 
@@ -158,6 +161,31 @@ def test_every_transport_has_its_span_in_the_callers_trace(path, streamed):
         begins = int(child["startTimeUnixNano"])
 
 
+def test_every_turn_on_a_websocket_has_its_span_and_its_line(tmp_path):
+    target = tmp_path / "log"
+
+    async def main(collector: FakeCollector):
+        sinks = Sinks(RequestLog(str(target)), SpanExporter(collector.url, "imp-server", "1"))
+        async with observed(sinks, ["a", "b"]) as server:
+            url = server.url.replace("http://", "ws://") + RESPONSES
+            headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+            async with connect(url, additional_headers=headers) as socket:
+                for text in ("one", "two"):
+                    await socket.send(json.dumps({"type": "response.create", "model": "toy", "input": text}))
+                    while json.loads(await socket.recv())["type"] != "response.completed":
+                        pass
+                await server.until(lambda: "imp_requests_total 2\n" in server.services.metrics.expose().decode())
+
+    with collecting() as collector:
+        asyncio.run(asyncio.wait_for(main(collector), 60))
+        roots = [span for span in collector.spans() if span["kind"] == 2]
+    found = lines(target)
+    assert [line["request"]["input"] for line in found] == ["one", "two"]
+    assert [line["response"]["output"][0]["content"][0]["text"] for line in found] == ["ab", "ab"]
+    assert [(root["name"], root["traceId"], root["parentSpanId"]) for root in roots] == [(RESPONSES, TRACE, PARENT)] * 2
+    assert [root["spanId"] for root in roots] == [line["span_id"] for line in found]
+
+
 def test_without_a_callers_trace_each_request_begins_its_own():
     async def main(collector: FakeCollector):
         async with observed(tracing(collector)) as server:
@@ -217,7 +245,7 @@ def lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
-@pytest.mark.parametrize("path", ASKS)
+@pytest.mark.parametrize("path", [CHAT, TEXT, MESSAGES])
 def test_a_stream_is_logged_as_the_reply_it_adds_up_to(path, tmp_path):
     target = tmp_path / "log"
 
