@@ -1,10 +1,11 @@
 """Constrained decoding over MaskBench's schemas: what a mask, an advance and a compilation cost, here and in peers.
 
-    python -m bench.constrain [--tokenizer gpt-2|qwen2|llama-bpe] [--schemas 100] [--peers PYTHON]
+    python -m bench.constrain [--tokenizer gpt-2|qwen2|llama-bpe] [--schemas 100] [--prepare MS] [--peers PYTHON]
 
 Times are thread CPU time in microseconds (milliseconds for compilation), each with some 0.9 us of the clock's own. A
 mask is filled for every token of every instance of every schema, as a server would; the second pass goes over the valid
-instances again with the grammars of the first. PYTHON is an interpreter that has llguidance, xgrammar or both; they get
+instances again with the grammars of the first. "first" is a compilation and the mask of the first token. What is lazy
+is then lowered for up to MS milliseconds ("prepare"), as a server does while it computes the prompt. PYTHON is an interpreter that has llguidance, xgrammar or both; they get
 the same schemas, tokens and vocabulary over a pipe, and run by themselves, one after the other.
 """
 
@@ -32,11 +33,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", default="qwen2", help="a vocabulary of the data beside the project")
     parser.add_argument("--schemas", type=int, default=100, help="how many, drawn by a fixed seed")
+    parser.add_argument("--prepare", type=float, default=50, help="0: everything is lowered when a mask needs it")
     parser.add_argument("--peers", help="an interpreter with llguidance or xgrammar")
     options = parser.parse_args()
     tokenizer = load_tokenizer(options.tokenizer)
     tasks = load_tasks(options.schemas, lambda text: tokenizer.encode(text, add_special=False))
-    report("imp", measure(Imp(tokenizer), tasks))
+    report("imp", measure(Imp(tokenizer, options.prepare / 1e3), tasks))
     if options.peers:
         work = {
             "tokens": [data.hex() for data in tokenizer.byte_table],
@@ -73,14 +75,14 @@ def load_tasks(count: int, encode: Callable[[str], list[int]]) -> list[dict[str,
 class Imp:
     """This project, with whitespace as json.dumps writes it allowed, which is what the instances have."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, prepare_s: float) -> None:
         from imp.constrain.automaton import Grammar, Limits
         from imp.constrain.errors import ConstraintError
         from imp.constrain.nfa import Nfa
         from imp.constrain.schema import compile_schema
         from imp.constrain.vocab import VocabTables
 
-        self.refusals = (ConstraintError,)
+        self.refusals, self.prepare_s = (ConstraintError,), prepare_s
         started = CLOCK()
         tables = VocabTables.build(tokenizer.byte_table, tokenizer.special_ids, tokenizer.eos_ids)
         print(f"vocabulary tables: {(CLOCK() - started) / 1e9:.2f} s for {len(tables.rank)} tokens")
@@ -91,6 +93,9 @@ class Imp:
 
         self.compile = compiled
         self.compile({"type": "object"}).start().row()  # code and row pool are there before the first schema
+
+    def prepare(self, grammar: Any) -> None:
+        grammar.prepare(self.prepare_s)
 
     def start(self, grammar: Any) -> Any:
         return grammar.start()
@@ -107,7 +112,7 @@ class Imp:
 
 def measure(engine: Any, tasks: list[dict[str, Any]]) -> dict[str, list[float]]:
     """Times by what they are of, and which schemas passed."""
-    times: dict[str, list[float]] = {name: [] for name in ("compile", "first", "mask", "again", "accept")}
+    times: dict[str, list[float]] = {name: [] for name in ("compile", "first", "prepare", "mask", "again", "accept")}
     outcome: dict[str, list[str]] = {"pass": [], "under": [], "over": [], "refused": []}
     gc.collect()
     gc.freeze()
@@ -123,6 +128,9 @@ def measure(engine: Any, tasks: list[dict[str, Any]]) -> dict[str, list[float]]:
         started = CLOCK()
         engine.mask(engine.start(grammar))
         times["first"].append(times["compile"][-1] + (CLOCK() - started) / 1e6)
+        started = CLOCK()
+        engine.prepare(grammar)
+        times["prepare"].append((CLOCK() - started) / 1e6)
         wrong = {
             bool(test["valid"]) for test in task["tests"] if run(engine, grammar, test, times, "mask") != test["valid"]
         }
@@ -152,7 +160,14 @@ def run(engine: Any, grammar: Any, test: dict[str, Any], times: dict[str, list[f
 def report(name: str, result: dict[str, list[float]]) -> None:
     counts = ", ".join(f"{int(result[kind][0])} {kind}" for kind in ("pass", "under", "over", "refused"))
     print(f"{name}: {counts} of the schemas")
-    for kind, unit in (("mask", "us"), ("again", "us"), ("accept", "us"), ("compile", "ms"), ("first", "ms")):
+    for kind, unit in (
+        ("mask", "us"),
+        ("again", "us"),
+        ("accept", "us"),
+        ("compile", "ms"),
+        ("first", "ms"),
+        ("prepare", "ms"),
+    ):
         if values := result[kind]:
             columns = " ".join(f"p{each:g} {np.percentile(values, each):.1f}" for each in PERCENTILES)
             print(f"  {kind:8} {unit}  mean {np.mean(values):.1f} {columns} max {max(values):.0f}  n {len(values)}")

@@ -22,6 +22,8 @@ class Llguidance:
         from llguidance.numpy import allocate_token_bitmask
 
         tokens = [bytes.fromhex(token) for token in work["tokens"]]
+        numbers = {token: number for number, token in enumerate(tokens)}
+        longest = max(map(len, tokens))
 
         class Words:
             eos_token_id, bos_token_id = work["eos"], None
@@ -30,8 +32,14 @@ class Llguidance:
             def __init__(self) -> None:
                 self.tokens = tokens
 
-            def __call__(self, text: Any) -> list[int]:  # used for forced tokens alone
-                return []
+            def __call__(self, text: Any) -> list[int]:
+                """The longest token each time; it is asked for text that is forced."""
+                data, found = text.encode() if isinstance(text, str) else bytes(text), []
+                while data:
+                    size = next(size for size in range(min(longest, len(data)), 0, -1) if data[:size] in numbers)
+                    found.append(numbers[data[:size]])
+                    data = data[size:]
+                return found
 
         self._lib = llguidance
         self._tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(Words()), n_vocab=len(tokens))
@@ -43,6 +51,9 @@ class Llguidance:
         if matcher.is_error():
             raise ValueError(matcher.get_error())
         return matcher
+
+    def prepare(self, grammar: Any) -> None:
+        pass
 
     def start(self, grammar: Any) -> Any:
         return grammar.deep_copy()
@@ -76,6 +87,9 @@ class Xgrammar:
     def compile(self, schema: Any) -> Any:
         self._compiler.clear_cache()
         return self._compiler.compile_json_schema(json.dumps(schema), any_whitespace=True)
+
+    def prepare(self, grammar: Any) -> None:
+        pass
 
     def start(self, grammar: Any) -> Any:
         return self._lib.GrammarMatcher(grammar)

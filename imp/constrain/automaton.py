@@ -109,6 +109,16 @@ class Grammar:
 
         return Matcher(self)
 
+    def prepare(self, wall_s: float) -> None:
+        """Lower what is still lazy, for at most `wall_s`: work that masks would otherwise wait for. For a worker, while
+        the prompt is computed. Raises ConstraintError where lowering is refused."""
+        deadline, lowered, pending = time.monotonic() + wall_s, [], self._nfa.pending
+        while pending and time.monotonic() < deadline and len(self._nfa.nodes) < self._limits.nodes:
+            lowered.append(next(iter(pending)))
+            self._nfa.lower(lowered[-1])
+        if lowered:
+            self._read_nfa(lowered)
+
     # ---- states
 
     def advance(self, state: int, token: int) -> int:

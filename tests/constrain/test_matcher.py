@@ -201,6 +201,24 @@ def test_lowering_happens_while_a_text_is_written(gpt2, build):
     assert matcher.done
 
 
+def test_what_is_lazy_can_be_lowered_before(gpt2, build):
+    lowered = []
+
+    def lower(nfa: Nfa, depth: int) -> int:
+        lowered.append(depth)
+        return nfa.literal(b"a", nfa.lazy(lambda: lower(nfa, depth + 1))) if depth < 5 else nfa.ret
+
+    grammar = build(lambda nfa: nfa.literal(b"b", nfa.lazy(lambda: lower(nfa, 0))))
+    assert lowered == []
+    grammar.prepare(0)
+    assert lowered == []
+    grammar.prepare(60)
+    assert lowered == list(range(6))
+    matcher = grammar.start()
+    write(matcher, gpt2, "baaaaa")
+    assert matcher.done and lowered == list(range(6))
+
+
 def test_rows_go_back_to_the_pool(gpt2_tables: VocabTables, build):
     pool = gpt2_tables.pool
     grammar = build(LANGUAGES["value"])
