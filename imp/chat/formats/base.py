@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...constrain.tools import Envelope
 from ..answer import Answer
 from ..reader import Reader, Reading, Steps
 
@@ -38,12 +39,14 @@ class Format:
     parse(opener, reader, answer, tools): reads the calls behind an opener, their closing markers included. Where what
     follows is no call it raises NotACall before it has begun one; where the output ends inside a call it returns.
     closers: further texts of the format that may be control tokens, and must be seen by `parse`.
+    envelopes: how calls are written when they are enforced, the model's own way first; what they write, `parse` reads.
     """
 
     name: str
     openers: tuple[str, ...]
     parse: ParseCalls
     closers: tuple[str, ...] = ()
+    envelopes: tuple[Envelope, ...] = ()
 
 
 class NotACall(Exception):

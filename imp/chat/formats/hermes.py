@@ -1,11 +1,21 @@
-"""Hermes, Qwen 2.5 and 3, and many after them: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
+"""Hermes 2 and 3, Qwen 2.5 and 3, QwQ, SmolLM3, Granite 4, MiMo, Reka, Bielik: an object between tags.
+
+    <tool_call>
+    {"name": "weather", "arguments": {"city": "Oslo"}}
+    </tool_call>
+
+A template of these names the tag and the key `"arguments"`.
+"""
 
 from __future__ import annotations
 
+from ...constrain.tools import Envelope
 from ..answer import Answer
 from ..reader import Reader, Steps
 from .base import Format, Tools
 from .json_calls import call_object
+
+TEMPLATE_MARKS = ("<tool_call>", '"arguments')
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -17,4 +27,12 @@ def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
         yield from reader.match(CLOSE)
 
 
-FORMAT = Format("hermes", (OPEN,), parse, (CLOSE,))
+ENVELOPE = Envelope(
+    before_name=OPEN + '\n{"name": "',
+    after_name='", "arguments": ',
+    after="}\n" + CLOSE,
+    separator="\n",
+    trigger=OPEN,
+    quoted_name=True,
+)
+FORMAT = Format("hermes", (OPEN,), parse, (CLOSE,), (ENVELOPE,))
