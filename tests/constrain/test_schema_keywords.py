@@ -224,6 +224,7 @@ REFUSED = [
     (Code.UNSATISFIABLE, "#", "no value", {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}),
     (Code.UNSATISFIABLE, "#", "no value", {"type": "array", "items": {"$ref": "#"}, "minItems": 1}),
     (Code.UNSATISFIABLE, "#", "no value", {"allOf": [{"type": "integer"}, {"type": "string"}]}),
+    (Code.UNSATISFIABLE, "#/properties/a/properties/b", "contradict", {"type": "object", "required": ["a"], "properties": {"a": {"type": "object", "required": ["b"], "properties": {"b": {"allOf": [{"type": "integer"}, {"type": "string"}]}}}}}),
     (Code.UNSATISFIABLE, "#", "no value", {"type": "integer", "minimum": 1, "maximum": 2, "not": {"enum": [1, 2]}}),
     (Code.TOO_LARGE, "", "nested", nested(300)),
     (Code.TOO_LARGE, "", "1 MB", {"enum": ["x" * 100 + str(i) for i in range(20_000)]}),

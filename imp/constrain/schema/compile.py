@@ -70,6 +70,6 @@ def _compile(schema: object, nfa: Nfa, options: SchemaOptions) -> Schema:
     reachable = Reachable(parser.algebra, budget, options.property_order is PropertyOrder.ANY)
     reachable.add(root)
     if not reachable.exists(root):
-        where, reason = explain(document)
-        raise ConstraintError(Code.UNSATISFIABLE, where, reason, "no value fulfils the schema")
+        where, reason = explain(document, lambda place: parser.algebra.surely_empty(parser.schema(place)))
+        raise ConstraintError(Code.UNSATISFIABLE, where, reason, "relax one of them")
     return Schema(Lowering(nfa, reachable, options.whitespace).rule(root), parser.ignored_formats)

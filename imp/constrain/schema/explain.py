@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..errors import ConstraintError
 from .load import Document, Place
@@ -20,20 +20,22 @@ BOUNDS = (
 )
 
 
-def explain(document: Document) -> tuple[str, str]:
-    """Pointer and reason."""
+def explain(document: Document, is_empty: Callable[[Place], bool] = lambda place: False) -> tuple[str, str]:
+    """Pointer and reason. is_empty: a proof that no value fulfils the schema there."""
     seen: set[int] = set()
     work = [document.root]
+    deepest = document.root
     while work:
         place = work.pop(0)
         if id(place.raw) in seen:
             continue
         seen.add(id(place.raw))
+        deepest = place if is_empty(place) else deepest
         reason = "the schema is false" if place.raw is False else _contradiction(place)
         if reason:
             return place.pointer, f"{NO_VALUE}: {reason}"
         work.extend(_needed(document, place))
-    return document.root.pointer, NO_VALUE
+    return deepest.pointer, f"{NO_VALUE}: its keywords contradict each other"
 
 
 def _contradiction(place: Place) -> str | None:

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from ..errors import Code, ConstraintError
 from ..language import Language
+from ..regex import RegexError
 from . import values
 from .algebra import Algebra
 from .arrays import Arrays, Contains
@@ -248,8 +249,8 @@ def located(place: Place, keyword: str, make: Callable):  # type: ignore[no-unty
     except ConstraintError as error:
         if error.where.startswith("#"):
             raise
-        where = f" at {error.where}" if error.where else ""
-        raise ConstraintError(error.code, place.pointer, f"'{keyword}' {error.reason}{where}", error.advice) from None
+        said = f"{error.predicate}, at {error.where}" if isinstance(error, RegexError) else f"is {error.reason}"
+        raise ConstraintError(error.code, place.pointer, f"'{keyword}' {said}", error.advice) from None
 
 
 def _arrays_of(
