@@ -13,7 +13,7 @@ from imp.constrain.schema import KEYWORDS, compile_schema
 from tests.constrain.random_schemas import Schemas
 from tests.constrain.schemas import Writer
 
-WORDS = [*KEYWORDS, "#", "#/$defs/a", "#a", "http://x.test/a#b", "urn:x:y", "(", "[a-", "^a{2,}$", "date", "object", "integer", "é", "", "~1", "%zz"]
+WORDS = [*KEYWORDS, "#", "#/$defs/a", "#a", "http://x.test/a#b", "urn:x:y", "(", "[a-", "^a{2,}$", "date", "object", "integer", "é", "", "~1", "%zz", "\ud800"]
 ODD = [None, True, False, 0, -1, 1.5, 1e308, 10**30, "", [], {}, [[]], [{}], {"a": {}}, ["a", "a"], "\ud800", {"$ref": "#"}, float("nan")]
 
 

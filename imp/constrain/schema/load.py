@@ -221,6 +221,8 @@ def _measure(schema: object) -> bool:
             case dict():
                 if not all(isinstance(key, str) for key in value):
                     raise ConstraintError(Code.INVALID, "", "a schema's keys must be strings")
+                for key in value:
+                    _require_text(key)
                 named = named or not NAMING.isdisjoint(value)
                 size += sum(map(len, value)) + 5 * len(value)
                 work.extend((member, depth + 1) for member in value.values())
@@ -228,6 +230,7 @@ def _measure(schema: object) -> bool:
                 size += 2 * len(value)
                 work.extend((member, depth + 1) for member in value)
             case str():
+                _require_text(value)
                 size += len(value)
             case float() if not math.isfinite(value):
                 raise ConstraintError(Code.INVALID, "", "a number in the schema is not finite")
@@ -240,6 +243,12 @@ def _measure(schema: object) -> bool:
         if size > SCHEMA_BYTES:
             raise too_large("the schema is longer than 1 MB")
     return named
+
+
+def _require_text(string: str) -> None:
+    if not string.isascii() and any("\ud800" <= char <= "\udfff" for char in string):
+        reason = "a string in the schema holds half of a surrogate pair, which no UTF-8 text can contain"
+        raise ConstraintError(Code.INVALID, "", reason)
 
 
 def _draft_of(raw: object) -> Draft | None:

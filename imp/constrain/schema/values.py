@@ -96,9 +96,6 @@ def literals(place: Place, keyword: str, values: list[object], algebra: Algebra)
         exact(place, keyword, v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)
     )
     strings = tuple(dict.fromkeys(v for v in values if isinstance(v, str)))
-    for value in strings:
-        if any("\ud800" <= char <= "\udfff" for char in value):
-            raise invalid(place, keyword, "holds half of a surrogate pair, which no UTF-8 text can contain")
     return Shape(
         any(v is None for v in values),
         frozenset(v for v in values if isinstance(v, bool)),
