@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import jsonschema
 import pytest
@@ -148,6 +149,14 @@ def test_bounds_hold_for_every_spelling():
     writer = Writer({"type": "number", "exclusiveMinimum": 0.5, "maximum": 20})
     for text, wanted in {"0.5": 0, "0.50": 0, "0.500001": 1, "5.1e-1": 1, "5.0e-1": 0, "5e-1": 0, "2e1": 1, "2.1e1": 0, "2.0E+01": 1, "20.0": 1, "20.01": 0, "1e2": 0}.items():
         assert writer.accepts(text) == bool(wanted), text
+
+
+@pytest.mark.parametrize("value", [1e-7, 1.5e22, 1e22, 2.5, 123456789012345678901234567890, 5])
+def test_numbers_of_an_enum_are_spelled_as_json_writers_do(value):
+    writer = Writer({"enum": [value, "x"]})
+    assert writer.accepts(json.dumps(value))
+    assert writer.accepts(json.dumps(int(value))) == (value == int(value) and (value < 10**20 or isinstance(value, int)))
+    assert not writer.accepts(json.dumps(value * 2))
 
 
 def test_a_key_cannot_be_smuggled_in_by_an_escape():

@@ -25,7 +25,9 @@ BELOW, TIED, ABOVE = -1, 0, 1  # the number so far against a bound
 def emit_numbers(nfa: Nfa, numbers: Numbers) -> int | None:
     """A rule for all members of the set; None where it has none."""
     if numbers.values is not None:
-        return emit_literals(nfa, [text(value).encode() for value in sorted(numbers.values)])
+        return emit_literals(
+            nfa, (spelling.encode() for value in sorted(numbers.values) for spelling in spellings(value))
+        )
     parts = [node for part in numbers.without_exclusions() for node in _signed(nfa, part)]
     return nfa.eps(*parts) if parts else None
 
@@ -61,6 +63,12 @@ def emit_literals(nfa: Nfa, texts: Iterable[bytes], after: int = Nfa.ret) -> int
             node = after if len(place) == 1 else nfa.eps(node, after)
         made[id(place)] = node
     return made[id(root)]
+
+
+def spellings(value: Fraction) -> set[str]:
+    """The canonical spelling, and that of a float with an exponent if it is exact."""
+    short = repr(float(value)) if abs(value) < Fraction(10) ** 308 else ""
+    return {text(value), short} if "e" in short and Fraction(short) == value else {text(value)}
 
 
 def text(value: Fraction) -> str:
