@@ -51,7 +51,9 @@ class Generation:
         self._engine = engine
         self._left = {request.id: request.n for request in requests}  # sequences that go on
         self._events: list[Event] = []
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None  # the reader, where it waits
+        self._clock: asyncio.TimerHandle | None = None
+        self._expired = False
         self._closed = False
         self._on_over: Callable[[], None] | None = None
         self.ends: list[Finished | Failed] = []
@@ -63,8 +65,10 @@ class Generation:
         while not self._events:
             if self._closed or not self._left:
                 raise StopAsyncIteration
-            self._wake.clear()
-            await self._wake.wait()
+            if self._expired:
+                raise TimeoutError
+            self._waiter = self._engine._loop.create_future()
+            await self._waiter
         events, self._events = self._events, []
         return events
 
@@ -74,7 +78,9 @@ class Generation:
             return
         self._closed = True
         self._events = []
-        self._wake.set()
+        if self._clock is not None:
+            self._clock.cancel()
+        self._wake()
         self._engine._leave(self, list(self._left))
 
     def when_over(self, callback: Callable[[], None]) -> None:
@@ -84,6 +90,19 @@ class Generation:
             self._on_over = callback
         else:
             callback()
+
+    def expire_after(self, seconds: float) -> None:
+        """From then on, reading past what has come raises TimeoutError. 0: never."""
+        if seconds:
+            self._clock = self._engine._loop.call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def __aenter__(self) -> Generation:
         return self
@@ -97,7 +116,7 @@ class Generation:
         """Take one event; True where the request it belongs to is over."""
         if not self._closed:
             self._events.append(event)
-            self._wake.set()
+            self._wake()
         if not isinstance(event, Finished | Failed):
             return False
         self.ends.append(event)

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 READ_AHEAD_BYTES = 64 * 1024  # pipelined bytes taken while a request is being answered
 WRITE_BUFFER_BYTES = 64 * 1024  # per connection, before the stream has to wait for its reader
 DRAINED_BODY_BYTES = 64 * 1024  # a refused request's body up to this is read, so that the connection lives on
+CHUNKS_PER_TURN = 16
 LINGER_IDLE_S = 2.0  # a closing client may still be sending; closing at once would reset and lose our answer
 LINGER_S = 30.0
 BODY_PATIENCE = 10  # a body may take this many read timeouts in all
@@ -87,6 +88,8 @@ class Connection(asyncio.Protocol):
         self._deadline: float | None = None
         self._last_chance: float | None = None  # of a phase whose deadline moves
         self._timer: asyncio.TimerHandle | None = None
+        self._streamed_at = 0.0  # the loop's time of the last chunk
+        self._pinger: asyncio.TimerHandle | None = None
 
     # -- the transport's calls
 
@@ -298,18 +301,42 @@ class Connection(asyncio.Protocol):
         try:
             self._write(self._http.start(response.status, self._headers(response), self._is_last))
             if not self._http.is_head:
-                while True:
-                    try:
-                        chunk = await anext(response.chunks)
-                    except StopAsyncIteration:
-                        break
-                    self._write(self._http.data(chunk))
-                    await asyncio.sleep(0)  # or a source that never waits kept the loop from seeing the client go
-                    await self._drained()
+                self._begin_pings(response)
+                await self._copy(response)
         finally:
+            if self._pinger is not None:
+                self._pinger.cancel()
             await response.chunks.aclose()
         self._write(self._http.end())
         await self._drained()
+
+    async def _copy(self, response: Stream) -> None:
+        count = 0
+        while True:
+            try:
+                chunk = await anext(response.chunks)
+            except StopAsyncIteration:
+                return
+            self._write(self._http.data(chunk))
+            self._streamed_at = self._loop.time()
+            await self._drained()
+            count += 1
+            if count % CHUNKS_PER_TURN == 0:  # a source that never waits would keep the loop from seeing the client go
+                await asyncio.sleep(0)
+
+    def _begin_pings(self, response: Stream) -> None:
+        self._streamed_at = self._loop.time()
+        if response.ping_s > 0:
+            self._pinger = self._loop.call_later(response.ping_s, self._ping, response)
+
+    def _ping(self, response: Stream) -> None:
+        """One timer per stream, which looks at what was sent since."""
+        now, due = self._loop.time(), self._streamed_at + response.ping_s
+        if now >= due:
+            if self._writable.is_set():  # else the client has enough to read
+                self._write(self._http.data(response.ping))
+            self._streamed_at, due = now, now + response.ping_s
+        self._pinger = self._loop.call_at(due, self._ping, response)
 
     def _switch(self, request: HttpRequest, response: Switch) -> None:
         """Leave the client to a WebSocket, which takes this connection's place."""

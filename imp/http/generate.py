@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 import time
@@ -207,7 +206,7 @@ async def answer(
     headers = dict(extra or {}) | recorder.headers | ignored_headers(services, ignored)
     if stream:
         chunks = _chunks(services, prepared, writer, recorder)
-        return sse.response(sse.stream(chunks, _same, ping, services.ping_s), headers)
+        return sse.response(chunks, services.ping_s, ping, headers)
     await _collect(services, prepared, writer, recorder)
     response = json_response(writer.reply(), headers=headers)
     recorder.reply = lambda: response.body
@@ -256,20 +255,16 @@ async def _events(services: Services, prepared: Sequence[Request], recorder: Rec
     assert services.engine is not None
     with recorder.watching():
         try:
-            async with asyncio.timeout(services.request_timeout_s or None):
-                async with aclosing(services.engine.open(prepared)) as generation:
-                    recorder.follow(generation)
-                    with services.entered(recorder.response_id, recorder.request.id, prepared):
-                        yield generation
+            async with aclosing(services.engine.open(prepared)) as generation:
+                recorder.follow(generation)
+                generation.expire_after(services.request_timeout_s)
+                with services.entered(recorder.response_id, recorder.request.id, prepared):
+                    yield generation
         except TimeoutError:
             recorder.timed_out = True
             message = f"The request took longer than {services.request_timeout_s:g} seconds."
             raise ApiError(504, "request_timeout", message) from None
     recorder.complete = True
-
-
-def _same(chunk: bytes) -> bytes:
-    return chunk
 
 
 def ignored_headers(services: Services, names: Sequence[str]) -> dict[str, str]:

@@ -133,11 +133,15 @@ class Stream:
 
     The server always closes `chunks` (aclose), also when the client has gone. When `chunks` raises, the connection is
     aborted so that the client can tell a cut body from a complete one.
+
+    ping: a chunk of its own, sent when there was no other for `ping_s` seconds; 0: never.
     """
 
     status: int
     headers: dict[str, str]
     chunks: Chunks
+    ping: bytes = b""
+    ping_s: float = 0.0
 
 
 @dataclass(eq=False, slots=True)

@@ -1,14 +1,13 @@
-"""Server-sent events: frames, and the driver that turns an event stream into writes. Knows no dialect.
+"""Server-sent events: how one is written, and the response that carries them. Knows no dialect.
 
 The format is the WHATWG HTML standard's section "Server-sent events": fields end with a newline, an event ends with a
-blank line, a line starting with a colon is a comment.
+blank line, a line starting with a colon is a comment. What comes together is one chunk, so whole events arrive in one
+write, and pings come between chunks.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import Mapping
 from typing import Any
 
 from imp.http.message import Chunks, Stream, dumps
@@ -20,7 +19,6 @@ HEADERS = {
 }
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keepalive\n\n"
-MAX_PENDING = 256  # events taken from the source ahead of the client
 
 
 def frame(value: Any, event: str | None = None) -> bytes:
@@ -29,95 +27,29 @@ def frame(value: Any, event: str | None = None) -> bytes:
     return data if event is None else f"event: {event}\n".encode() + data
 
 
-def response(chunks: Chunks, headers: dict[str, str] | None = None) -> Stream:
-    """A 200 with the headers of an event stream."""
-    return Stream(200, HEADERS | (headers or {}), chunks)
+SLOT = "\0slot\0"  # where a Template has its text; no header of an answer holds it
 
 
-def stream[E](
-    events: AsyncIterator[E],
-    encode: Callable[[E], bytes],
-    ping: bytes = KEEPALIVE,
-    interval_s: float = 15.0,
-) -> EventStream[E]:
-    """Encode events as they come: everything queued becomes one chunk, so whole events arrive in one write.
+class Template:
+    """Events that differ in one text alone: everything else is encoded once, which is most of what an event costs."""
 
-    `encode` may return b"" for an event that shows nothing. When no chunk was due for `interval_s` seconds `ping` is
-    sent (0: never); never inside an event and never after the last. What `events` raises is raised here, after the
-    events before it. Closing the stream closes `events`, also when the stream was never begun.
+    __slots__ = ("_after", "_before")
+
+    def __init__(self, value: Any, event: str | None = None) -> None:
+        """value: has SLOT in it, once, as a value."""
+        self._before, slot, self._after = frame(value, event).partition(dumps(SLOT))
+        assert slot and dumps(SLOT) not in self._after
+
+    def frame(self, text: str) -> bytes:
+        """What `sse.frame` makes of the value with `text` in SLOT's place."""
+        return self._before + dumps(text) + self._after
+
+
+def response(
+    chunks: Chunks, ping_s: float, ping: bytes = KEEPALIVE, headers: Mapping[str, str] | None = None
+) -> Stream:
+    """A 200 with the headers of an event stream. chunks: whole events.
+
+    ping: sent when nothing else was for `ping_s` seconds (0: never); never inside an event and never after the last.
     """
-    return EventStream(events, encode, ping, interval_s)
-
-
-class EventStream[E]:
-    """See `stream`. Reads `events` ahead in its own task, so that a wait for the next can end without losing it."""
-
-    def __init__(self, events: AsyncIterator[E], encode: Callable[[E], bytes], ping: bytes, interval_s: float) -> None:
-        self._events = events
-        self._encode = encode
-        self._ping = ping
-        self._interval_s = interval_s if interval_s > 0 else None
-        self._pending: deque[E] = deque()
-        self._changed = asyncio.Event()  # something to take, or the end
-        self._room = asyncio.Event()
-        self._ended = False
-        self._failure: Exception | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def __aiter__(self) -> EventStream[E]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._read())
-        try:
-            async with asyncio.timeout(self._interval_s):
-                return await self._next_chunk()
-        except TimeoutError:
-            if self._failure is not None and not self._pending:  # not our clock, the source's own error
-                raise
-            return self._ping
-
-    async def aclose(self) -> None:
-        """Stop reading and close `events`; raises what closing them raises."""
-        if self._task is None:
-            await self._close_events()
-            return
-        self._task.cancel()
-        await asyncio.wait({self._task})
-        if not self._task.cancelled():
-            self._task.result()
-
-    async def _next_chunk(self) -> bytes:
-        while True:
-            while not self._pending:
-                if self._failure is not None:
-                    raise self._failure
-                if self._ended:
-                    raise StopAsyncIteration
-                self._changed.clear()
-                await self._changed.wait()
-            events = list(self._pending)
-            self._pending.clear()
-            self._room.set()
-            if chunk := b"".join(map(self._encode, events)):
-                return chunk
-
-    async def _read(self) -> None:
-        try:
-            async for event in self._events:
-                self._pending.append(event)
-                self._changed.set()
-                while len(self._pending) >= MAX_PENDING:
-                    self._room.clear()
-                    await self._room.wait()
-        except Exception as error:  # handed to the reader, who raises it
-            self._failure = error
-        finally:
-            self._ended = True
-            self._changed.set()
-            await self._close_events()
-
-    async def _close_events(self) -> None:
-        if isinstance(self._events, AsyncGenerator):
-            await self._events.aclose()
+    return Stream(200, HEADERS | dict(headers or {}), chunks, ping, ping_s)

@@ -176,6 +176,9 @@ def test_text_that_came_with_the_failure_is_not_lost():  # G01-09, everything in
         def when_over(self, callback: Any) -> None:
             callback()
 
+        def expire_after(self, seconds: float) -> None:
+            pass
+
     class Failing:
         """An engine whose reader finds the text and the failure at once."""
 

@@ -1,17 +1,22 @@
-"""Event streams: frames, one chunk a wake-up, pings in silence, and closing at every moment."""
+"""Event streams: frames, pings in silence, and closing at every moment, over real sockets."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai._streaming import SSEDecoder
 
 from imp.http import sse
-from tests.http.wire import run
+from imp.http.message import HttpRequest, Response
+from imp.http.router import Route
+from imp.http.server import ServerSettings
+from tests.http.wire import Peer, Site, read_answers, run, serving
 
 
 def text(event: Any) -> bytes:
@@ -37,160 +42,157 @@ def test_frames_are_compact_utf8() -> None:
 
 
 class Queue:
-    """A source like the engine's: a queue behind an async generator."""
+    """A source like the engine's, behind an async generator; served at POST /."""
 
-    def __init__(self) -> None:
+    def __init__(self, ping_s: float = 0.0) -> None:
         self.queue: asyncio.Queue[Any] = asyncio.Queue()
-        self.closed = False
+        self.ping_s = ping_s
+        self.closed = asyncio.Event()
 
-    def put(self, *events: Any) -> None:
-        for event in events:
-            self.queue.put_nowait(event)
-
-    async def events(self) -> AsyncGenerator[Any]:
+    async def events(self) -> AsyncGenerator[bytes]:
         try:
             while (event := await self.queue.get()) != "end":
                 if isinstance(event, Exception):
                     raise event
                 yield event
         finally:
-            self.closed = True
+            self.closed.set()
+
+    async def handler(self, request: HttpRequest) -> Response:
+        return sse.response(self.events(), self.ping_s, PING)
+
+    def serving(self, **settings: Any) -> Any:
+        return serving([Route(("POST", "GET"), "/", self.handler)], ServerSettings(**settings))
 
 
-def test_all_that_is_queued_becomes_one_chunk() -> None:
-    async def main() -> None:
-        source = Queue()
-        stream = sse.stream(source.events(), text)
-        source.put(1, 2, 3)
-        assert await anext(stream) == text(1) + text(2) + text(3)
-        waiting = asyncio.ensure_future(anext(stream))
-        await asyncio.sleep(0)
-        source.put(4)
-        assert await waiting == text(4)
-        source.put(5, "end")
-        assert await anext(stream) == text(5)
-        with pytest.raises(StopAsyncIteration):
-            await anext(stream)
-        await stream.aclose()
-        assert source.closed
-
-    run(main)
+PING = b": ping\n\n"
+ASK = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+LAST = b"GET /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 
 
-def test_nothing_is_lost_or_reordered_when_more_is_queued_than_is_taken_ahead() -> None:
-    async def main() -> None:
-        source = Queue()
-        count = 5 * sse.MAX_PENDING + 3
-        source.put(*range(1, count + 1), "end")
-        stream = sse.stream(source.events(), text)
-        joined = b"".join([chunk async for chunk in stream])
-        assert joined == b"".join(text(i) for i in range(1, count + 1))
-
-    run(main)
-
-
-def test_what_is_taken_ahead_of_a_slow_reader_is_bounded() -> None:
-    async def main() -> None:
-        taken = 0
-
-        async def endless() -> AsyncGenerator[int]:
-            nonlocal taken
-            while True:
-                taken += 1
-                yield taken
-                await asyncio.sleep(0)
-
-        stream = sse.stream(endless(), text)
-        await anext(stream)
-        for _ in range(3 * sse.MAX_PENDING):
-            await asyncio.sleep(0)
-        assert taken <= 2 * sse.MAX_PENDING + 1
-        await stream.aclose()
-
-    run(main)
+async def asked(site: Site) -> Peer:
+    """A client whose stream has begun."""
+    peer = await site.open()
+    await peer.send(ASK)
+    head = await peer.reader.readuntil(b"\r\n\r\n")
+    assert b"text/event-stream" in head and b"chunked" in head
+    return peer
 
 
 def test_pings_in_silence_and_never_otherwise() -> None:
-    # G01-07: before the first event, while text is withheld; a real event is never delayed or split by a ping
+    # G01-07: comment lines while nothing else is sent, between events, never after the end
     async def main() -> None:
-        source = Queue()
-        stream = sse.stream(source.events(), text, ping=b": ping\n\n", interval_s=0.02)
-        assert await anext(stream) == b": ping\n\n"
-        assert await anext(stream) == b": ping\n\n"
-        source.put(0)  # withheld: encodes to nothing
-        assert await anext(stream) == b": ping\n\n"
-        source.put(1)
-        assert await anext(stream) == text(1)
-        source.put(2, "end")
-        rest = [chunk async for chunk in stream]
-        assert rest[-1] == text(2)
-        await stream.aclose()
+        source = Queue(ping_s=0.05)
+        async with source.serving() as site:
+            peer = await asked(site)
+            await asyncio.sleep(0.18)
+            source.queue.put_nowait(text(1))
+            await asyncio.sleep(0.12)
+            for _ in range(12):  # busy for longer than the interval: no ping
+                await asyncio.sleep(0.01)
+                source.queue.put_nowait(text(2))
+            source.queue.put_nowait("end")
+            await asyncio.sleep(0.15)
+            await peer.send(LAST)
+            answers = read_answers(HEAD + await peer.rest(), ["POST", "GET"])
+            chunks = answers[0].chunks
+            assert set(chunks) == {PING, text(1), text(2)}  # whole, every one
+            first, busy = chunks.index(text(1)), chunks.index(text(2))
+            assert 1 <= chunks[:first].count(PING) <= 3 and 1 <= chunks[first:busy].count(PING) <= 2
+            assert chunks[-1] == text(2)
+            peer.close()
 
     run(main)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"  # the test has read it already
 
 
 def test_no_pings_at_interval_zero() -> None:
     async def main() -> None:
         source = Queue()
-        stream = sse.stream(source.events(), text, interval_s=0)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(anext(stream), 0.05)
-        await stream.aclose()
-        assert source.closed
+        async with source.serving() as site:
+            peer = await asked(site)
+            await asyncio.sleep(0.1)
+            source.queue.put_nowait("end")
+            await peer.send(LAST)
+            assert read_answers(HEAD + await peer.rest(), ["POST", "GET"])[0].chunks == []
+            peer.close()
 
     run(main)
 
 
-def test_a_failure_comes_after_the_events_before_it() -> None:
+def test_a_reader_that_is_behind_is_not_pinged() -> None:
     async def main() -> None:
-        for error in (RuntimeError("x"), TimeoutError("own")):
-            source = Queue()
-            source.put(1, 2, error)
-            stream = sse.stream(source.events(), text)
-            assert await anext(stream) == text(1) + text(2)
-            with pytest.raises(type(error)):
-                await anext(stream)
-            await stream.aclose()
-            assert source.closed
+        source = Queue(ping_s=0.01)
+        async with source.serving() as site:
+            peer = Peer(*await asyncio.open_connection("127.0.0.1", site.port, limit=1024))
+            await peer.send(ASK)
+            source.queue.put_nowait(b"x" * 8_000_000)
+            while not any(connection.unsent_bytes for connection in site.server.connections):
+                await asyncio.sleep(0.01)
+            (connection,) = site.server.connections
+            before = connection.unsent_bytes
+            await asyncio.sleep(0.1)
+            assert connection.unsent_bytes == before
+            peer.abort()
+            await asyncio.wait_for(source.closed.wait(), 5)
 
     run(main)
 
 
-def test_closing_closes_the_source_at_every_moment() -> None:
+def test_a_failure_comes_after_the_events_before_it(caplog: Any) -> None:
     async def main() -> None:
-        for steps in range(4):
-            source = Queue()
-            events = source.events()
-            source.put(1)
-            await anext(events)  # begun, as after an admission
-            stream = sse.stream(events, text)
-            source.put(*range(1, steps))
-            if steps > 1:
-                await anext(stream)
-            if steps == 3:  # while somebody waits for the next
-                waiting = asyncio.ensure_future(anext(stream))
-                await asyncio.sleep(0)
-                waiting.cancel()
-                await asyncio.wait({waiting})
-            await stream.aclose()
-            assert source.closed
+        source = Queue(ping_s=5)
+        async with source.serving() as site:
+            peer = await asked(site)
+            for event in (text(1), text(2), RuntimeError("boom")):
+                source.queue.put_nowait(event)
+            try:
+                raw = await peer.rest()
+            except ConnectionResetError:
+                raw = b""
+            assert not raw.endswith(b"0\r\n\r\n")  # cut, and to be seen as that
+            assert source.closed.is_set()
 
     run(main)
+    assert "boom" in caplog.text
 
 
-def test_an_iterator_without_aclose_will_do() -> None:
+@pytest.mark.parametrize("after", range(4))
+def test_leaving_closes_the_source_at_every_moment(after: int) -> None:
     async def main() -> None:
-        class Two(AsyncIterator[int]):
-            count = 0
-
-            async def __anext__(self) -> int:
-                self.count += 1
-                if self.count > 2:
-                    raise StopAsyncIteration
-                return self.count
-
-        stream = sse.stream(Two(), text)
-        assert b"".join([chunk async for chunk in stream]) == text(1) + text(2)
-        await stream.aclose()
+        source = Queue(ping_s=0.02)
+        async with source.serving() as site:
+            peer = await asked(site)
+            for event in range(after):
+                source.queue.put_nowait(text(event + 1))
+                await asyncio.sleep(0.005)
+            peer.abort()
+            await asyncio.wait_for(source.closed.wait(), 5)
+            await asyncio.sleep(0.05)  # a ping into the closed connection would raise in the loop
 
     run(main)
+
+
+def test_no_ping_timer_outlives_its_stream() -> None:
+    async def main() -> None:
+        source = Queue(ping_s=0.02)
+        async with source.serving() as site:
+            peer = await asked(site)
+            source.queue.put_nowait("end")
+            await asyncio.wait_for(source.closed.wait(), 5)
+            await asyncio.sleep(0.1)
+            await peer.send(LAST)
+            answers = read_answers(HEAD + await peer.rest(), ["POST", "GET"])
+            assert PING not in answers[0].chunks and answers[1].status == 404
+            peer.close()
+
+    run(main)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_template_makes_what_a_frame_makes(words: str) -> None:
+    shape = {"id": 'a"b', "choices": [{"delta": {"content": sse.SLOT}, "n": [1, None]}]}
+    made = sse.Template(shape, "delta").frame(words)
+    assert made == sse.frame({"id": 'a"b', "choices": [{"delta": {"content": words}, "n": [1, None]}]}, "delta")

@@ -204,7 +204,7 @@ async def _work(work: Stream, turn: _Turn, ending: Callable[[], None]) -> None:
 
 
 def _events(services: Services, log: EventLog, number: int, headers: dict[str, str] | None = None) -> Response:
-    return sse.response(sse.stream(log.follow(number), lambda chunk: chunk, sse.KEEPALIVE, services.ping_s), headers)
+    return sse.response(log.follow(number), services.ping_s, headers=headers)
 
 
 # -- kept responses -------------------------------------------------------------------------------
