@@ -56,7 +56,7 @@ class Answer:
         self.done = False
         self._started = False
         self._chunked = False
-        self._without_body = is_head
+        self._without_body = False
         self._left: int | None = None  # bytes of body that were promised and not given
 
     def start(self, status: int, headers: Iterable[tuple[str, str]], close: bool) -> bytes:
@@ -75,8 +75,9 @@ class Answer:
                 says_close = value.lower() == "close"
                 self.closes |= says_close
         framing = ""
+        self._without_body = self.is_head or status in _BODILESS
         if status in _BODILESS:
-            self._without_body, self._left = True, None
+            self._left = None
         elif self._left is None:
             self._chunked = self.chunks
             self.closes |= not self.chunks

@@ -19,7 +19,7 @@ from typing import Protocol, cast
 
 from imp.http.errors import ApiError, unavailable
 from imp.http.message import Full, HttpRequest, Response, Stream, Switch, parse_query
-from imp.http.protocol import Complete, Head, HttpConnection, HttpLimits
+from imp.http.protocol import Complete, Head, HttpConnection, HttpLimits, Refused
 from imp.http.router import Handler
 from imp.http.websocket import SlowReaderError, SocketLimits, WebSocket
 
@@ -106,7 +106,8 @@ class Connection(asyncio.Protocol):
         connections = self._server.connections
         connections.add(self)
         if self._settings.max_connections and len(connections) > self._settings.max_connections:
-            self._refuse(unavailable("too_many_connections", "The server has as many connections as it takes."))
+            full = unavailable("too_many_connections", "The server has as many connections as it takes.")
+            self._refuse(self._http.refuse(full))
             return
         self._expect_until(self._settings.read_timeout_s)
 
@@ -192,7 +193,7 @@ class Connection(asyncio.Protocol):
                 self._complete(event)
                 turn += 1
             else:
-                self._refuse(event.error)
+                self._refuse(event)
 
     def _go_on(self) -> None:
         self._postponed = False
@@ -241,11 +242,11 @@ class Connection(asyncio.Protocol):
             self.task = task
             task.add_done_callback(self._on_answered)
 
-    def _refuse(self, error: ApiError) -> None:
+    def _refuse(self, refused: Refused) -> None:
         """Answer what is no request, or took too long, and close."""
-        request = self._request or HttpRequest("", "", peer_ip=self._peer_ip)
-        self._http.refuse(error)
-        self._send_and_close(self._server.application.refuse(request, error))
+        path = refused.target.partition("?")[0]
+        request = self._request or HttpRequest(refused.method, path, peer_ip=self._peer_ip)
+        self._send_and_close(self._server.application.refuse(request, refused.error))
 
     def _send_and_close(self, response: Full) -> None:
         self._write(self._full(response, close=True))
@@ -465,4 +466,5 @@ class Connection(asyncio.Protocol):
         elif self._http.idle:
             self._close()
         else:
-            self._refuse(ApiError(408, "request_timeout", "The request took too long to arrive."))
+            late = ApiError(408, "request_timeout", "The request took too long to arrive.")
+            self._refuse(self._http.refuse(late))

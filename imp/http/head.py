@@ -85,6 +85,12 @@ def read_head(raw: bytes, limits: HttpLimits) -> Head:
     return Head(method, _origin_form(method, target), headers, version, length, expects, keeps)
 
 
+def request_line(raw: bytes | bytearray) -> tuple[str, str]:
+    """Method and target of a head, however wrong or long the rest of it is; ("", "") where the line itself is."""
+    match = _REQUEST_LINE.match(bytes(raw[: max(0, raw.find(b"\r\n"))]))
+    return (match[1].decode("ascii"), match[2].decode("ascii")) if match else ("", "")
+
+
 def _read_fields(block: bytes) -> list[tuple[str, str]]:
     """Names and values of lines that all end with CR LF."""
     if not _FIELDS.match(block):

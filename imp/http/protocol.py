@@ -17,7 +17,7 @@ from imp.http import answer
 from imp.http.answer import Answer
 from imp.http.body import Chunks, Length
 from imp.http.errors import ApiError
-from imp.http.head import Head, HttpLimits, KiB, find_end, malformed, read_head
+from imp.http.head import Head, HttpLimits, KiB, find_end, malformed, read_head, request_line
 
 __all__ = ["Complete", "Head", "HttpConnection", "HttpLimits", "KiB", "Refused"]
 
@@ -31,9 +31,14 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Bytes that are no acceptable request. Answer `error`, then close."""
+    """Bytes that are no acceptable request. Answer `error`, then close.
+
+    method, target: what was asked, of a head that cannot be taken, as far as that can be read.
+    """
 
     error: ApiError
+    method: str = ""
+    target: str = ""
 
 
 class _State(Enum):
@@ -48,6 +53,9 @@ class HttpConnection:
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
         self.limits = limits or HttpLimits()
+        self._state: _State
+        self._head: bytes
+        self._answer: Answer
         self._buffer = bytearray()
         self._new_exchange()
 
@@ -91,9 +99,12 @@ class HttpConnection:
 
     def refuse(self, error: ApiError) -> Refused:
         """Read no further; also the caller's way to end a request that takes too long."""
+        method, target = ("", "") if self._state is not _State.HEAD else request_line(self._head or self._buffer)
+        if method == "HEAD":
+            self._answer.is_head = True
         self._state = _State.REFUSED
         self._buffer.clear()
-        return Refused(error)
+        return Refused(error, method, target)
 
     def want_body(self) -> bytes:
         """The body of the current head is wanted; returns `100 Continue` to send where the client waits for it."""
@@ -144,6 +155,7 @@ class HttpConnection:
         self._state = _State.HEAD
         self._skipped_blank = False
         self._scanned = 0
+        self._head = b""  # one that has not been taken yet
         self._keep_body = True
         self._body = bytearray()
         self._extent: Length | Chunks | None = None  # None: there is no body
@@ -160,7 +172,7 @@ class HttpConnection:
         if end < 0:
             self._scanned = len(buffer)
             return None
-        raw = bytes(buffer[: end + 4])
+        raw = self._head = bytes(buffer[: end + 4])
         del buffer[: end + 4]
         head = read_head(raw, self.limits)
         # a fresh h11 connection per exchange: it never holds bytes of a later request
@@ -172,7 +184,7 @@ class HttpConnection:
         self._answer = Answer(head.method == "HEAD", head.http_version != "1.0", head.keeps_connection)
         if head.body_length != 0:
             self._extent = Chunks(self.limits) if head.body_length is None else Length(head.body_length)
-        self._state = _State.BODY
+        self._state, self._head = _State.BODY, b""
         return head
 
     def _take_body(self) -> Complete | None:

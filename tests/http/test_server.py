@@ -232,8 +232,12 @@ def test_errors_on_messages_are_anthropic_at_every_layer(loop: Any) -> None:
         for answer in bodies:
             assert answer.json()["type"] == "error" and answer.json()["request_id"] == answer.headers["request-id"]
         too_large = b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n"
-        (answer,) = await site.ask(too_large)
-        assert answer.json()["error"]["type"] == "request_too_large"
+        declared = b"POST /v1/messages?beta=true HTTP/1.1\r\nHost: a\r\nContent-Length: 999999999999\r\n\r\n"
+        for data in (too_large, declared):
+            (answer,) = await site.ask(data)
+            assert answer.json()["error"]["type"] == "request_too_large"
+        (answer,) = await site.ask(b"HEAD /v1/messages HTTP/1.1\r\n\r\n", "HEAD")  # no Host
+        assert answer.status == 400 and answer.body == b""
 
     scene(loop, play)
 

@@ -240,6 +240,8 @@ class Writer:
         self.pieces = ask.extras.named(pieces)
         self.untold: dict[int, list[int]] = {}  # tokens of the output not sent yet
         self.unsent: dict[int, list[TokenLogprob]] = {}  # logprobs of tokens whose text has not been shown
+        self._is_plain = not (ask.extras.token_ids or ask.continuous_usage)  # chunks differ in their text alone
+        self._plain: dict[tuple[int, str], sse.Template] = {}  # by choice and kind of text
 
     def end(self) -> bytes:
         """After the last event."""
@@ -275,6 +277,10 @@ class Writer:
                 yield {"content" if part.channel is Channel.TEXT else "reasoning_content": event.text}
 
     def _send(self, choice: Choice, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
+        if self._is_plain and len(delta) == 1 and choice.finished is None and not self.unsent.get(choice.index):
+            ((kind, text),) = delta.items()
+            if isinstance(text, str):
+                return self._template(choice, kind).frame(text)
         body: dict[str, Any] = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         if "role" not in delta and (logprobs := self.unsent.pop(choice.index, [])):
             body["logprobs"] = self._logprobs(logprobs)
@@ -285,6 +291,13 @@ class Writer:
         body["token_ids"] = self.untold.pop(choice.index, [])
         opens = {"prompt_token_ids": list(self.prompt)} if "role" in delta else {}
         return sse.frame(self._chunk([body]) | opens)
+
+    def _template(self, choice: Choice, kind: str) -> sse.Template:
+        key = choice.index, kind
+        if key not in self._plain:
+            body = {"index": choice.index, "delta": {kind: sse.SLOT}, "logprobs": None, "finish_reason": None}
+            self._plain[key] = sse.Template(self._chunk([body]))
+        return self._plain[key]
 
     def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> dict[str, Any]:
         chunk = {
