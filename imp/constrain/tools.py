@@ -28,19 +28,30 @@ Text = str | tuple[str | Pattern, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ParameterTexts:
-    """Arguments one by one, strings as they are: `before_key` KEY `after_key` VALUE `end` `rest`, and the next.
+class Words:
+    """How a format writes the scalars that have names."""
 
-    A value is a text without `end`; once that stands there, only `rest` may follow. So nothing that looks nearly like
-    the end of a value is one. `end` must not overlap itself. Values that are not strings are JSON.
+    null: str = "null"
+    true: str = "true"
+    false: str = "false"
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterTexts:
+    """Arguments one by one: `before_key` KEY `after_key` VALUE `end` `rest`, and the next behind `separator`.
+
+    With an `end`, strings are written as they are: any text without `end`, and once that stands there, only `rest` may
+    follow, so that nothing that looks nearly like the end of a value is one. It must not overlap itself. Other values
+    are JSON. Without an `end`, all values are JSON, strings too. `words` are for values outside of JSON's own.
     """
 
     before_key: str
     after_key: str
-    end: str
+    end: str = ""
     rest: str = ""
-    separator: str = ""  # between two parameters
+    separator: str = ""
     key: str = r"[^\s<>=]+"  # what a parameter may be called that the schema does not name
+    words: Words = Words()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 
@@ -12,7 +13,17 @@ from imp.constrain.errors import Code, ConstraintError
 from imp.constrain.free import after_reasoning, free_text, spelled
 from imp.constrain.nfa import Nfa, special
 from imp.constrain.schema.arguments import arguments
-from imp.constrain.tools import NO_CONTROLS, Envelope, ParameterTexts, Pattern, Tool, Vocabulary, calls, lazy_calls
+from imp.constrain.tools import (
+    NO_CONTROLS,
+    Envelope,
+    ParameterTexts,
+    Pattern,
+    Tool,
+    Vocabulary,
+    Words,
+    calls,
+    lazy_calls,
+)
 
 from . import simulate
 from .test_regex import cases
@@ -140,6 +151,26 @@ def glm(**values: str) -> str:
 )
 def test_parameters_one_by_one(values, good):
     assert forced(GLM, [Tool("f", arguments(XML_TOOL))])(glm(**values)) == good
+
+
+PYTHONIC = Envelope(
+    "", "(", ")", opener="[", separator=", ", closer="]",
+    parameters=ParameterTexts("", "=", separator=", ", words=Words("None", "True", "False")),
+)  # fmt: skip
+
+
+def test_calls_as_python_writes_them():
+    """Judged by Python: what is let through is a call expression whose keywords fulfil the schema."""
+    schema = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": ["integer", "null"]}, "ok": {"type": "boolean"}, "l": {"type": "array", "items": {"type": "boolean"}}}, "required": ["city"], "additionalProperties": False}
+    accepts = forced(PYTHONIC, [Tool("get", arguments(schema)), Tool("now", arguments(EMPTY))])
+    good = ["[now()]", '[get(city="Łódź")]', '[get(city="a\\"b", n=None, ok=True, l=[True, False]), now()]', '[get(city="x", n=-3)]']
+    for text in good:
+        assert accepts(text), text
+        for call in ast.parse(text, mode="eval").body.elts:
+            if call.func.id == "get":
+                jsonschema.validate({word.arg: ast.literal_eval(word.value) for word in call.keywords}, schema)
+    for text in ("[]", "[get()]", '[get(city="x", n=null)]', '[get(city="x", ok=true)]', '[get(city=x)]', '[get(n=1, city="x")]', "[now(), ]", "now()", '[get(city="x",)]'):
+        assert not accepts(text), text
 
 
 def test_undeclared_parameters_where_the_schema_allows_them():

@@ -60,7 +60,7 @@ def emit_parameters(
         if not plans:
             where, reason = explain(document)
             raise ConstraintError(Code.UNSATISFIABLE, where, reason, "no object fulfils the schema")
-        lowering = Lowering(nfa, reachable, options.whitespace)
+        lowering = Lowering(nfa, reachable, options.whitespace, texts.words)
         values = _Values(nfa, reachable, lowering, texts, spell)
         for formula in dict.fromkeys(formula for plan in plans for formula in plan.formulas()):
             if reachable.exists(formula):
@@ -75,12 +75,14 @@ class _Values:
 
     def __init__(self, nfa: Nfa, reachable: Reachable, lowering: Lowering, texts: ParameterTexts, spell: Spell):
         self._nfa, self._reachable, self._lowering, self.texts, self._spell = nfa, reachable, lowering, texts, spell
-        self._unmarked = ~Language.pattern(f"(?:{_escaped(texts.end)})")
+        self._unmarked = ~Language.pattern(_escaped(texts.end)) if texts.end else Language.nothing()
         self._rules: dict[Formula, int] = {}
         self._texts: dict[Formula, list[tuple[Language, int, int]]] = {}
 
     def prepare(self, formula: Formula) -> None:
         """Find the texts of the formula's strings; ConstraintError where it has no value that can be written."""
+        if not self.texts.end:
+            return
         found = []
         for strings in self._reachable.value(formula).shape.strings:
             language = strings.language if strings.values is None else Language.of(strings.values)
@@ -106,6 +108,8 @@ class _Values:
 
     def _rule(self, formula: Formula) -> int:
         end = self.literal(self.texts.end + self.texts.rest, self._nfa.ret)
+        if not self.texts.end:
+            return self._nfa.call(self._lowering.rule(formula), end)
         parts = [language.emit(self._nfa, end, Encoding.RAW, low, high) for language, low, high in self._texts[formula]]
         other = self._lowering.without_strings(formula)
         if other is not None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ..charset import Encoding
 from ..language import Language
 from ..nfa import UNBOUNDED, Nfa
+from ..tools import Words
 from .array_plan import ArrayPlan, CountedPlan, UniquePlan
 from .array_plan import State as ArrayState
 from .check import Plan, Reachable
@@ -24,13 +25,14 @@ from .strings import EVERYTHING, Strings, unbounded
 from .whitespace import Spacer, Whitespace
 
 QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A
+JSON_WORDS = Words()
 
 
 class Lowering:
     """Writes rules into `nfa`. A rule begins with a value's first byte and ends in `ret`."""
 
-    def __init__(self, nfa: Nfa, reachable: Reachable, whitespace: Whitespace) -> None:
-        self._nfa, self._reachable = nfa, reachable
+    def __init__(self, nfa: Nfa, reachable: Reachable, whitespace: Whitespace, words: Words = JSON_WORDS) -> None:
+        self._nfa, self._reachable, self._words = nfa, reachable, words
         self._space = Spacer(nfa, whitespace).before
         self._rules: dict[Formula, int] = {}
         self._strings: dict[Strings, int] = {}
@@ -78,9 +80,12 @@ class Lowering:
     # --- scalars ------------------------------------------------------------------------------------------------------
 
     def _scalars(self, shape: Shape) -> list[int]:
-        words = [b"null"] if shape.null else []
-        words += [b"true" if value else b"false" for value in sorted(shape.booleans)]
-        parts = [emit_literals(self._nfa, words), *(emit_numbers(self._nfa, numbers) for numbers in shape.numbers)]
+        words = [self._words.null] if shape.null else []
+        words += [self._words.true if value else self._words.false for value in sorted(shape.booleans)]
+        parts = [
+            emit_literals(self._nfa, map(str.encode, words)),
+            *(emit_numbers(self._nfa, numbers) for numbers in shape.numbers),
+        ]
         parts += [self._string(strings) for strings in shape.strings if not strings.is_empty]
         return [part for part in parts if part is not None]
 
