@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -13,9 +14,14 @@ from typing import Any, Protocol
 
 from .chat.prepare import ModelFacts, Vectors, default_sampling
 from .chat.template import BUILTIN, ChatTemplate, TemplateError
+from .constrain.code import compile_aside
+from .constrain.compiler import Compiler
+from .constrain.schema import Whitespace
+from .constrain.vocab import VocabTables, vocabulary_tables
 from .memory import BLOCK_SIZE, MemoryPlan, available_bytes, plan
 from .model import arch
 from .model.ops import Backend, Model, StepLimits
+from .model.plan import MaskBits
 from .model.runner import ModelRunner
 from .sched.blocks import BlockPool
 from .sched.scheduler import Scheduler
@@ -99,6 +105,7 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
     wanted = settings.runtime.max_seq_len
     model = arch.build(checkpoint, wanted)
     context = min(wanted or model.context, model.context) if wanted else model.context
+    compiled = compile_aside(settings.paths.cache)
     backend = new_backend(settings, progress)
     memory = plan(
         checkpoint.size_bytes,
@@ -111,13 +118,16 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
     limits = step_limits(memory, settings)
     backend.load(model, limits)
     own_template = template(checkpoint.chat_template, tokenizer, settings.model.chat_template)
-    found = facts(tokenizer, own_template, checkpoint.generation, memory.context, settings)
+    constraints = constraint_compiler(tokenizer, settings)
+    compiled()
+    constraints.warm()
+    found = facts(tokenizer, own_template, checkpoint.generation, memory.context, settings, constraints)
     bundle = Bundle(
         card=_card(path, checkpoint, model, settings),
         facts=replace(found, vectors=_vectors(checkpoint, model.hidden), fill=_fill(checkpoint, tokenizer)),
         tokenizer=tokenizer,
         backend=backend,
-        runner=ModelRunner(backend, tokenizer.vocab_size, BLOCK_SIZE),
+        runner=ModelRunner(backend, tokenizer.vocab_size, BLOCK_SIZE, _mask_bits(constraints)),
         scheduler=scheduler(tokenizer, memory, limits, settings),
         memory=memory,
     )
@@ -176,6 +186,7 @@ def facts(
     generation: Mapping[str, Any],
     context: int,
     settings: Settings,
+    constraints: Compiler,
 ) -> ModelFacts:
     """What preparing a request needs. generation: the model's own generation config."""
 
@@ -198,7 +209,34 @@ def facts(
         max_logit_bias=own.max_logit_bias,
         shares_prompts=settings.server.prefix_cache,
         trace_prompt=_log_prompt if settings.diagnostics.debug_template else None,
+        constraints=constraints,
     )
+
+
+def constraint_compiler(tokenizer: Tokenizer, settings: Settings) -> Compiler:
+    """Compiles constraints for this vocabulary; its tables are made when they are first needed."""
+    cache_dir, own = settings.paths.cache, settings.constrained
+
+    def tables() -> VocabTables:
+        pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        return vocabulary_tables(pieces, tokenizer.special_ids, tokenizer.eos_ids, cache_dir)
+
+    def encode(text: bytes) -> list[int]:
+        with suppress(UnicodeDecodeError):
+            return tokenizer.encode(text.decode(), add_special=False)
+        return []
+
+    return Compiler(
+        tables,
+        encode,
+        whitespace=Whitespace.COMPACT if own.whitespace == "compact" else Whitespace.BOUNDED,
+        max_bytes=own.cache_mb << 20,
+        cache_dir=cache_dir,
+    )
+
+
+def _mask_bits(constraints: Compiler) -> MaskBits:
+    return MaskBits(constraints.tables.bit_tokens, constraints.tables.bit_aliases)
 
 
 def _fill(checkpoint: Checkpoint, tokenizer: Tokenizer) -> tuple[int, int, int] | None:

@@ -49,6 +49,10 @@ class MachineCode:
             code[name] = self._found(name) or self._compile(name, body, signature)
         return code[name][0]
 
+    def has(self, name: str) -> bool:
+        """Whether this code can be had without compiling it."""
+        return name in _code_in_process(self.variant) or (self.folder / name).exists()
+
     def _found(self, name: str) -> Code | None:
         path = self.folder / name
         try:

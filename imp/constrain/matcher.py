@@ -82,13 +82,13 @@ class Matcher:
         return None
 
     def fill_mask(self, out: np.ndarray) -> None:
-        """out: uint32 [ceil(vocab / 32)]; bit t % 32 of word t // 32 is set where token t may come next."""
+        """out: uint32 [tables.words]; which token a bit stands for, `tables.bit_tokens` and `bit_aliases` say."""
         tables, row = self.grammar.tables, self.row()
         assert tables is not None
-        out[:] = 0
-        if row is not None:
-            packed = np.packbits(tables.token_bits(row), bitorder="little")
-            out.view(np.uint8)[: len(packed)] = packed
+        if row is None:
+            out[:] = 0
+        else:
+            out[:] = tables.pool[row]
 
     def forced(self) -> list[int]:
         """Tokens to propose for the text that has to follow, as the grammar's tokenizer cuts it after the last token.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,7 @@ from .rows import CHUNK, RowPool
 from .trie import BODY_DEAD, BUILD, CHARS, CHARS_TO_QUOTE, IS_BODY, IS_CLEAN, QUOTE, SCAN, SCANNED, SUMMARISE
 
 FORMAT = b"1"
+NO_TOKEN = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +126,19 @@ class VocabTables:
     def longest(self) -> int:
         """Bytes of the longest token: no token has more characters."""
         return int(np.diff(self.starts).max(initial=1))
+
+    @cached_property
+    def bit_tokens(self) -> np.ndarray:
+        """int32 [bits]: the token of each bit of a mask; where several share one, the first. NO_TOKEN: none has it."""
+        tokens = np.full(self.end_rank + 2, NO_TOKEN, np.int32)
+        tokens[self.rank[::-1]] = np.arange(len(self.rank) - 1, -1, -1, dtype=np.int32)
+        return tokens
+
+    @cached_property
+    def bit_aliases(self) -> np.ndarray:
+        """int32 [n, 2]: (token, bit) of the tokens that are not the first of their bit."""
+        others = np.flatnonzero(self.bit_tokens[self.rank] != np.arange(len(self.rank)))
+        return np.stack([others, self.rank[others]], axis=1).astype(np.int32)
 
     def token_bits(self, row: int) -> np.ndarray:
         """bool [tokens]: a mask of the pool in the order of tokens."""
@@ -288,3 +303,17 @@ def _closing(
         groups += [(token_rank, chars) for chars, token_rank in sorted(members[suffix])]
         group_starts.append(len(groups))
     return nodes, np.array(group_starts, np.int32), np.array(groups, np.int32).reshape(-1, 2)
+
+
+def vocabulary_tables(
+    token_bytes: Sequence[bytes], special_ids: Collection[int], eos_ids: Collection[int], cache_dir: Path
+) -> VocabTables:
+    """The tables of a vocabulary, found under `cache_dir` or built and kept there. Arguments as for `build`."""
+    path = cache_dir.expanduser() / "vocabularies" / f"{VocabTables.digest_of(token_bytes, special_ids, eos_ids)}.npz"
+    try:
+        return VocabTables.load(path)
+    except (OSError, ValueError):
+        tables = VocabTables.build(token_bytes, special_ids, eos_ids, cache_dir)
+    with suppress(OSError):  # built again next time
+        tables.save(path)
+    return tables

@@ -49,12 +49,13 @@ def build(script: Script, settings: Settings) -> Bundle:
     pieces = dict.fromkeys(piece for reply in script.replies for piece in reply.pieces)
     tokenizer = vocabulary.tokenizer(bundle.template_source(chosen, source) or "", script.control, pieces)
     memory = _memory(script.context, settings)
-    runner = ScriptRunner(
-        [(reply, vocabulary.token_ids(reply.pieces, tokenizer)) for reply in script.replies], script.loop, tokenizer
-    )
+    constraints = bundle.constraint_compiler(tokenizer, settings)
+    replies = [(reply, vocabulary.token_ids(reply.pieces, tokenizer)) for reply in script.replies]
+    runner = ScriptRunner(replies, script.loop, tokenizer, lambda: constraints.tables.rank)
+    chosen_template = bundle.template(source, tokenizer, chosen)
     return Bundle(
         card=_card(script, settings),
-        facts=bundle.facts(tokenizer, bundle.template(source, tokenizer, chosen), {}, memory.context, settings),
+        facts=bundle.facts(tokenizer, chosen_template, {}, memory.context, settings, constraints),
         tokenizer=tokenizer,
         backend=ScriptBackend(len(script.replies), script.loop),
         runner=runner,

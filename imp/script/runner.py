@@ -42,12 +42,14 @@ class ScriptRunner:
         replies: Sequence[tuple[Reply, tuple[int, ...]]],
         loop: bool,
         tokenizer: Tokenizer,
+        mask_bits: Callable[[], np.ndarray],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """mask_bits: int32 [vocabulary], the bit of each token in the masks of constraints; asked when there is one."""
         self.log: tuple[dict[str, Any], ...] = ()
         self._replies, self._loop = replies, loop
-        self._tokenizer = tokenizer
+        self._tokenizer, self._mask_bits = tokenizer, mask_bits
         self._clock, self._sleep = clock, sleep
         self._taken = 0
         self._progress: WeakKeyDictionary[Seq, _Progress] = WeakKeyDictionary()
@@ -131,9 +133,10 @@ class ScriptRunner:
         forbidden = stops if early else frozenset()
         if seq.constraint is None:
             return wanted if wanted not in forbidden else next(t for t in self._substitutes if t not in forbidden)
-        mask = np.zeros(-(-self._tokenizer.vocab_size // 32), np.uint32)
+        bits = self._mask_bits()
+        mask = np.zeros(-(-int(bits.max() + 1) // 32), np.uint32)
         seq.constraint.fill_mask(mask)
-        choices = (t for t in (wanted, *self._substitutes) if mask[t // 32] >> np.uint32(t % 32) & 1)
+        choices = (t for t in (wanted, *self._substitutes) if mask[bits[t] // 32] >> np.uint32(bits[t] % 32) & 1)
         # nothing allowed: the scheduler meets the dead end with whatever comes
         return next((t for t in choices if t not in forbidden), wanted)
 

@@ -28,10 +28,13 @@ def build(gpt2, gpt2_tables: VocabTables, code_folder: Path):
 
 
 def allowed(matcher: Matcher) -> list[int]:
-    """Tokens of `fill_mask`, with room for padding behind the vocabulary."""
-    words = np.full(len(matcher.grammar.tables.rank) // 32 + 3, 0xFFFFFFFF, np.uint32)
+    """Tokens of `fill_mask`, by what its bits stand for."""
+    tables = matcher.grammar.tables
+    words = np.full(tables.words, 0xFFFFFFFF, np.uint32)
     matcher.fill_mask(words)
-    return [token for token in range(len(words) * 32) if words[token // 32] >> np.uint32(token % 32) & 1]
+    bits = [bit for bit in range(len(words) * 32) if words[bit // 32] >> np.uint32(bit % 32) & 1]
+    tokens = [int(tables.bit_tokens[bit]) for bit in bits]
+    return sorted(tokens + [token for token, bit in tables.bit_aliases.tolist() if bit in bits])
 
 
 def write(matcher: Matcher, gpt2, text: str) -> None:

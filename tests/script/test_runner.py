@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from imp.script import vocabulary
@@ -57,7 +58,7 @@ def runner_of(*replies: Reply, loop: bool = True):
     clock = Clock()
     tokenizer = vocabulary.tokenizer(TEMPLATE, [], [piece for reply in replies for piece in reply.pieces])
     scripted = [(reply, vocabulary.token_ids(reply.pieces, tokenizer)) for reply in replies]
-    return ScriptRunner(scripted, loop, tokenizer, clock, clock.sleep), tokenizer, clock
+    return ScriptRunner(scripted, loop, tokenizer, lambda: np.arange(tokenizer.vocab_size), clock, clock.sleep), tokenizer, clock
 
 
 def sequence(tokenizer, prompt: str = "hi", index: int = 0, constraint=None, **limits):

@@ -1,0 +1,97 @@
+"""From what a client wrote to a grammar over the model's vocabulary, and what was compiled before.
+
+Compiling runs in a worker, is refused beyond its budgets, and ends soon after nobody wants it any more. A grammar that
+is kept serves every later request with an equal spec, and what one of them made it find, the others find there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from ..types import ConstraintKind, ConstraintSpec
+from .automaton import Encode, Grammar, Limits
+from .code import DEFAULT_CACHE
+from .compile import compile_choice, compile_regex
+from .errors import Code, ConstraintError
+from .gbnf import compile_gbnf
+from .grammars import GrammarCache
+from .lark import compile_lark
+from .nfa import Nfa
+from .schema import SchemaOptions, Whitespace, compile_schema
+from .vocab import VocabTables
+
+MAX_BYTES = 256 << 20
+MAX_TEXT = 1 << 20  # characters of a spec
+DEFAULT_LIMITS = Limits()
+AHEAD_S = 0.02  # spent in the worker on what the first requests will need
+
+
+class Compiler:
+    """For one vocabulary; may be used by several threads. Implements chat.prepare.ConstraintCompiler."""
+
+    def __init__(
+        self,
+        tables: Callable[[], VocabTables],
+        encode: Encode | None = None,
+        *,
+        whitespace: Whitespace = Whitespace.BOUNDED,
+        max_bytes: int = MAX_BYTES,
+        limits: Limits = DEFAULT_LIMITS,
+        cache_dir: Path = DEFAULT_CACHE,
+    ) -> None:
+        """tables: of the vocabulary, made when first needed.  encode: the tokenizer, for tokens that are certain to
+        follow.  whitespace: where a spec does not say.  max_bytes: held by the grammars that are kept, at least the
+        latest one.  cache_dir: of compiled code."""
+        self._make_tables = cache(tables)
+        self._encode, self._whitespace = encode, whitespace
+        self._limits, self._cache_dir = limits, cache_dir
+        self._known = GrammarCache(max_bytes)
+
+    @property
+    def tables(self) -> VocabTables:
+        return self._make_tables()
+
+    def warm(self) -> None:
+        """Do now what the first compilation would otherwise wait for."""
+        self.compile(ConstraintSpec(ConstraintKind.JSON_SCHEMA, '{"type": "object"}'))
+
+    def cached(self, spec: ConstraintSpec) -> Grammar | None:
+        """The grammar of an equal spec."""
+        return self._known.get(spec)
+
+    def compile(self, spec: ConstraintSpec, stop: Callable[[], bool] = lambda: False) -> Grammar:
+        """The grammar of a spec, with the mask of its beginning. Raises ConstraintError; soon after `stop` turns true,
+        too."""
+        if (known := self.cached(spec)) is not None:
+            return known
+        nfa = Nfa()
+        start = build(spec, nfa, self._whitespace, stop)
+        if stop():
+            raise ConstraintError(Code.TOO_LARGE, "", "compiling it was cancelled")
+        grammar = Grammar(nfa, start, self.tables, self._limits, self._cache_dir, self._encode)
+        grammar.row(grammar.first)
+        grammar.prepare(AHEAD_S)
+        return self._known.put(spec, grammar)
+
+
+def build(
+    spec: ConstraintSpec,
+    nfa: Nfa,
+    whitespace: Whitespace = Whitespace.BOUNDED,
+    stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """The first node of the automaton of a spec. Raises ConstraintError."""
+    if len(spec.text) > MAX_TEXT:
+        reason = f"too large: it has {len(spec.text)} characters, {MAX_TEXT} are allowed"
+        raise ConstraintError(Code.TOO_LARGE, "", reason)
+    if spec.kind is ConstraintKind.JSON_SCHEMA:
+        mode = whitespace if spec.compact is None else Whitespace.COMPACT if spec.compact else Whitespace.BOUNDED
+        return compile_schema(json.loads(spec.text), nfa, SchemaOptions(whitespace=mode, cancelled=stop))
+    if spec.kind is ConstraintKind.CHOICE:
+        return compile_choice(json.loads(spec.text), nfa)
+    if spec.kind is ConstraintKind.REGEX:
+        return compile_regex(spec.text, nfa)
+    return compile_gbnf(spec.text, nfa) if "::=" in spec.text else compile_lark(spec.text, nfa)
