@@ -53,6 +53,10 @@ class ParameterTexts:
     key: str = r"[^\s<>=]+"  # what a parameter may be called that the schema does not name
     words: Words = Words()
 
+    def __post_init__(self) -> None:
+        if any(self.end.startswith(self.end[at:]) for at in range(1, len(self.end))):
+            raise ValueError(f"the end {self.end!r} overlaps itself")
+
 
 @dataclass(frozen=True, slots=True)
 class Envelope:

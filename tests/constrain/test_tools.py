@@ -186,6 +186,11 @@ def test_a_value_that_needs_the_end_marker_is_refused():
     assert caught.value.code is Code.UNSATISFIABLE and "</arg_value" in caught.value.reason
 
 
+def test_an_end_marker_that_overlaps_itself_is_a_mistake_of_the_format():
+    with pytest.raises(ValueError, match="overlaps"):
+        ParameterTexts("<", ">", "--x--")
+
+
 def test_unsatisfiable_and_missing_tools_are_refused():
     with pytest.raises(ConstraintError):
         forced(GLM, [Tool("f", arguments({"type": "object", "properties": {"a": False}, "required": ["a"]}))])
