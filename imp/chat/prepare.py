@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ..constrain.errors import ConstraintError
 from ..types import CompiledGrammar, ConstraintSpec, Limits, Pool, Request, Sampling
 from .message import ChatRequest, CompletionRequest, Message, Options, Refused
+from .speech import TEXT_ONLY, Speech, Voice
 from .template import ChatTemplate, TemplateError
 
 # a character that no text carries into a tokenizer by accident: it splits control-token spellings that clients wrote
@@ -70,6 +71,8 @@ class ModelFacts:
     fill: tuple[int, int, int] | None = None  # the tokens before prefix, suffix and middle; None: no filling in
     shares_prompts: bool = True  # False: no request reuses what another computed
     constraints: ConstraintCompiler | None = None  # None: output cannot be constrained
+    voice: Voice = TEXT_ONLY
+    visible_ids: frozenset[int] = frozenset()  # control tokens of the voice's markers
     trace_prompt: Callable[[str], None] | None = None  # is shown every rendered chat prompt
 
 
@@ -96,7 +99,14 @@ def prepare_chat(chat: ChatRequest, facts: ModelFacts, id: str, arrived: float) 
     if facts.trace_prompt is not None:
         facts.trace_prompt(shown(rendered))
     prompt = encode_rendered(rendered, facts)
-    return _request(id, prompt, chat.options, facts, arrived)
+    request = _request(id, prompt, chat.options, facts, arrived)
+    reasoning = facts.voice.reasoning(rendered, chat.continue_final_message)
+    return replace(request, limits=replace(request.limits, reasoning=reasoning, visible_ids=facts.visible_ids))
+
+
+def speech(chat: ChatRequest, request: Request, facts: ModelFacts) -> Speech:
+    """How the answers to a prepared chat turn are read."""
+    return facts.voice.speech(chat.tools, request.limits)
 
 
 def prepare_completion(completion: CompletionRequest, facts: ModelFacts, id: str, arrived: float) -> list[Request]:

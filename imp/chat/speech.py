@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from ..types import Limits, Reasoning
 from . import parts
 from .answer import Answer
 from .formats.base import Format, Thinking, Tool, program
@@ -31,6 +33,40 @@ class Speech:
 PLAIN = Speech()
 
 
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How a model speaks, as its template tells: the format of its calls, and what it puts around its reasoning."""
+
+    format: Format | None = None
+    thinking: Thinking | None = None
+
+    def reasoning(self, rendered: str, continues: bool) -> Reasoning | None:
+        """What the prompt's end says of reasoning: it is inside (`started`), behind it (None), or the output decides.
+
+        continues: the prompt ends in a message that is to be gone on with."""
+        if self.thinking is None:
+            return None
+        opened, closed = rendered.rfind(self.thinking.open), rendered.rfind(self.thinking.close)
+        if opened > closed and (continues or not rendered[opened + len(self.thinking.open) :].strip()):
+            return Reasoning(self.thinking.open, self.thinking.close, True)
+        if rendered.rstrip().endswith(self.thinking.close):
+            return None
+        return Reasoning(self.thinking.open, self.thinking.close, False)
+
+    def markers(self) -> tuple[str, ...]:
+        """Texts that may be control tokens of the vocabulary and have to be seen in the output."""
+        around = (self.thinking.open, self.thinking.close) if self.thinking else ()
+        return (*self.format.openers, *self.format.closers, *around) if self.format else around
+
+    def speech(self, tools: Sequence[Mapping[str, Any]], limits: Limits, one_call: bool = False) -> Speech:
+        """How the answers to a request with these tools (OpenAI's shape) and limits are read."""
+        thinking = self.thinking if limits.reasoning else None
+        started = limits.reasoning is not None and limits.reasoning.started
+        functions = [tool["function"] for tool in tools]
+        known = {each["name"]: Tool(each["name"], each.get("parameters") or {}) for each in functions}
+        return Speech(self.format, thinking, started, known, one_call)
+
+
 class Listener:
     """Reads one answer."""
 
@@ -47,3 +83,6 @@ class Listener:
         """The rest, when no more text comes."""
         self._feed.close()
         return self._answer.events()
+
+
+TEXT_ONLY = Voice()

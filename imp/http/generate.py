@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from imp.chat.message import ChatRequest, Refused
 from imp.chat.pooling import answer_tokens, prepare_embeddings, prepare_relevance
-from imp.chat.prepare import ModelFacts, encode_rendered, prepare_chat, prepare_completion, render
+from imp.chat.prepare import ModelFacts, encode_rendered, prepare_chat, prepare_completion, render, speech
 from imp.http import sse
 from imp.http.dialects import anthropic, embeddings, openai_chat, openai_completions, rerank
 from imp.http.dialects import infill as infilling
@@ -61,7 +61,8 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
         prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
         with recorder.compiling(ask.constraint):
             [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
-    conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None)
+    heard = speech(ask.chat, prepared, loaded.facts)
+    conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None, heard)
     writer = openai_chat.Writer(ask, header, conversation, loaded.tokenizer, prepared.prompt)
     return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored)
 
@@ -113,7 +114,9 @@ async def messages(services: Services, request: HttpRequest) -> Response:
         )
         with recorder.compiling(ask.constraint):
             [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
-    conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None)
+    heard = speech(ask.chat, prepared, loaded.facts)
+    timings = recorder.timings if ask.timings else None
+    conversation = Conversation([(prepared.id, prepared.n)], timings, heard, "toolu_")
     writer = anthropic.Writer(header, conversation, request.id, services.seal.sign)
     headers = _echoed(services, request)
     return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored, headers, anthropic.PING)
