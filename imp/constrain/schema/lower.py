@@ -18,6 +18,7 @@ from .formula import Formula
 from .keys import OtherNames
 from .literals import quoted
 from .number_text import emit_literals, emit_numbers
+from .numbers import Numbers
 from .object_plan import Member, ObjectPlan
 from .object_plan import State as ObjectState
 from .shape import EVERY_STRING, Shape
@@ -35,6 +36,7 @@ class Lowering:
         self._nfa, self._reachable, self._words = nfa, reachable, words
         self._space = Spacer(nfa, whitespace).before
         self._rules: dict[Formula, int] = {}
+        self._numbers: dict[Numbers, int | None] = {}
         self._strings: dict[Strings, int] = {}
         self._others: dict[tuple[str, ...], int] = {}
         self._families: dict[Language, int] = {}
@@ -82,12 +84,14 @@ class Lowering:
     def _scalars(self, shape: Shape) -> list[int]:
         words = [self._words.null] if shape.null else []
         words += [self._words.true if value else self._words.false for value in sorted(shape.booleans)]
-        parts = [
-            emit_literals(self._nfa, map(str.encode, words)),
-            *(emit_numbers(self._nfa, numbers) for numbers in shape.numbers),
-        ]
+        parts = [emit_literals(self._nfa, map(str.encode, words)), *map(self._number, shape.numbers)]
         parts += [self._string(strings) for strings in shape.strings if not strings.is_empty]
         return [part for part in parts if part is not None]
+
+    def _number(self, numbers: Numbers) -> int | None:
+        if numbers not in self._numbers:
+            self._numbers[numbers] = emit_numbers(self._nfa, numbers)
+        return self._numbers[numbers]
 
     def _string(self, strings: Strings) -> int | None:
         if strings.values is not None:

@@ -18,7 +18,7 @@ from .numbers import Numbers
 DIGITS = 20
 DIGITS_TO_TRY = (1, 2, 3, 4, 5, 6, 7, 8, 9, 0)  # zeros last: they seldom make a number end sooner
 EXPONENT = 307  # behind a mantissa between 1 and 10
-FREE_EXPONENT = 280  # behind any mantissa
+FREE_EXPONENT = 287  # behind any mantissa of up to DIGITS digits
 BELOW, TIED, ABOVE = -1, 0, 1  # the number so far against a bound
 
 
@@ -160,10 +160,24 @@ class Magnitudes:
         return any(True for _ in self._steps(self._first))
 
     def emit(self, nfa: Nfa) -> int:
+        free = self._high is None and self._low == ("", "")
+        if free and self._plain and self._moduli == [1] and self._wanted:
+            return _integer(nfa, not self._low_open, nfa.ret)
+        if free and not self._plain and not self._moduli and not self._low_open:
+            return _number(nfa)
         mantissa = self._node(nfa, self._first)
+        if self._moduli == [1] and self._wanted and self._plain:  # few states
+            self._write_all(nfa)
         if self._plain or self._moduli:
             return mantissa
         return nfa.eps(mantissa, *self._with_exponent(nfa))
+
+    def _write_all(self, nfa: Nfa) -> None:
+        written = 0
+        while written < len(self._nodes):
+            for node in list(self._nodes.values())[written:]:
+                nfa.lower(node)
+                written += 1
 
     def _steps(self, state: State) -> Iterator[tuple[int, State]]:
         """The bytes that may follow, with the states they lead to."""
@@ -315,8 +329,7 @@ class Magnitudes:
         """Spellings with an exponent of all members but those whose mantissa is not in normal form."""
         low, low_open, high = self._low, self._low_open, self._high
         if high is None and low == ("", ""):
-            yield _free_mantissa(nfa, nonzero=low_open, after=_exponent(nfa, -FREE_EXPONENT, FREE_EXPONENT))
-            yield _mantissa(nfa, Numbers(), _exponent(nfa, -EXPONENT, EXPONENT))
+            yield _nonzero_mantissa(nfa, _exponent(nfa, -FREE_EXPONENT, FREE_EXPONENT))
             return
         least = _order(low) if low != ("", "") else -EXPONENT - 1
         most = _order(high) if high is not None else EXPONENT + 1
@@ -374,10 +387,24 @@ def _mantissa(nfa: Nfa, bounds: Numbers, after: int) -> int:
     return nfa.call(digits._node(nfa, digits._first), after) if digits.exist else nfa.byte()
 
 
-def _free_mantissa(nfa: Nfa, nonzero: bool, after: int) -> int:
-    anything = Numbers(low=Fraction(0), low_open=nonzero)
-    digits = Magnitudes(anything, Fraction(0), nonzero, None, False)
+def _nonzero_mantissa(nfa: Nfa, after: int) -> int:
+    positive = Numbers(low=Fraction(0), low_open=True)
+    digits = Magnitudes(positive, Fraction(0), True, None, False)
     return nfa.call(digits._node(nfa, digits._first), after)
+
+
+def _integer(nfa: Nfa, zero: bool, after: int) -> int:
+    """Up to DIGITS digits without a leading zero; `zero`: 0 is one of the numbers."""
+    more = nfa.repeat(0, DIGITS - 1, after, lambda following: nfa.byte([(0x30, 0x39, following)]))
+    return nfa.byte([(0x31, 0x39, more), *([(0x30, 0x30, after)] if zero else [])])
+
+
+def _number(nfa: Nfa) -> int:
+    """Any number without a sign."""
+    exponent = nfa.lazy(lambda: _exponent(nfa, -FREE_EXPONENT, FREE_EXPONENT))
+    places = nfa.repeat(1, DIGITS, nfa.ret, lambda following: nfa.byte([(0x30, 0x39, following)]))
+    point = nfa.byte([(0x2E, 0x2E, nfa.call(places, nfa.eps(exponent, nfa.ret)))])
+    return _integer(nfa, True, nfa.eps(point, exponent, nfa.ret))
 
 
 def _exponent(nfa: Nfa, least: int, most: int) -> int:
