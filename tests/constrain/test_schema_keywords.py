@@ -140,6 +140,11 @@ def test_schemas_of_all_of_declare_in_the_order_they_are_written():
     assert writer.accepts('{"x":1,"y":1,"w":1}') and not writer.accepts('{"w":1,"x":1,"y":1}')
 
 
+def test_names_of_a_condition_come_before_those_of_its_branches():
+    writer = Writer({"if": {"properties": {"k": {"const": 1}}}, "then": {"properties": {"v": True}}, "else": {"properties": {"v": True}}})
+    assert writer.accepts('{"k":1,"v":0}') and writer.accepts('{"k":2,"v":0}') and not writer.accepts('{"v":0,"k":2}')
+
+
 @pytest.mark.parametrize("text", ["0.10", "1.0", "10e-1", "1E0", "0.1e1", "1.5e-07", "-0", "-0.0"])
 def test_numbers_have_many_spellings(text):
     assert Writer({"type": "number"}).accepts(text)

@@ -79,17 +79,15 @@ class Algebra:
         return self._exactly_one([self.expand(arg) for arg in formula.args])
 
     def _all(self, args: Iterable[Formula]) -> Shape:
-        """What is said first, then without what is excluded."""
-        result, excluded = ANYTHING, []
+        """In their order: names of members come in the order in which schemas speak of them."""
+        result = ANYTHING
         for arg in args:
             if arg.kind is Kind.NOT:
-                excluded.append(arg.args[0])
+                result = self._difference(result, self.expand(arg.args[0]))
             else:
                 result = self.intersect(result, self.expand(arg))
             if result == NOTHING:
-                return NOTHING
-        for arg in excluded:
-            result = self._difference(result, self.expand(arg))
+                break
         return result
 
     def _exactly_one(self, shapes: list[Shape]) -> Shape:
