@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from imp.constrain.automaton import Grammar
+from imp.constrain.automaton import Grammar, Limits
 from imp.constrain.charset import Encoding
 from imp.constrain.compile import compile_choice, compile_regex
 from imp.constrain.gbnf import compile_gbnf
@@ -41,11 +41,11 @@ FRONT_ENDS = {
 
 
 @pytest.mark.parametrize("name", FRONT_ENDS)
-def test_the_fast_automaton_agrees(name):
+def test_the_fast_automaton_agrees(name, code_folder):
     draw = random.Random(9)
     nfa = Nfa()
     start = FRONT_ENDS[name](nfa)
-    grammar = Grammar(nfa, start, None)
+    grammar = Grammar(nfa, start, None, Limits(wall_s=60), code_folder)
     steps = 0
     for _ in range(25):
         state, fast = simulate.begin(nfa, start), grammar.first
