@@ -11,10 +11,11 @@ from ..regex import RegexError
 from . import values
 from .algebra import Algebra
 from .arrays import Arrays, Contains
+from .digits import DIGITS
 from .formats import FORMATS, MAX_LENGTHS
 from .formula import FALSE, TRUE, Formula
+from .literals import decimal_places
 from .load import Draft, Place
-from .number_text import DIGITS, decimal_places
 from .numbers import INTEGERS, Numbers
 from .objects import Clause, Family, Objects
 from .shape import ANYTHING, BOTH, Shape

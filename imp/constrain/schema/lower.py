@@ -16,8 +16,8 @@ from .array_plan import State as ArrayState
 from .check import Plan, Reachable
 from .formula import Formula
 from .keys import OtherNames
-from .literals import quoted
-from .number_text import emit_literals, emit_numbers
+from .literals import emit_literals, quoted
+from .number_text import emit_numbers
 from .numbers import Numbers
 from .object_plan import Member, ObjectPlan
 from .object_plan import State as ObjectState

@@ -8,17 +8,17 @@ is a bound other than zero, exponents follow a mantissa between 1 and 10, as eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
 from ..nfa import Nfa
+from .digits import DIGITS, FREE_EXPONENT, exponent, integer, number
+from .literals import decimal, decimal_places, emit_literals, spellings
 from .numbers import Numbers
 
-DIGITS = 20
 DIGITS_TO_TRY = (1, 2, 3, 4, 5, 6, 7, 8, 9, 0)  # zeros last: they seldom make a number end sooner
 EXPONENT = 307  # behind a mantissa between 1 and 10
-FREE_EXPONENT = 287  # behind any mantissa of up to DIGITS digits
 BELOW, TIED, ABOVE = -1, 0, 1  # the number so far against a bound
 
 
@@ -38,67 +38,6 @@ def is_empty(numbers: Numbers) -> bool:
     if (not numbers.unsteps and not numbers.excluded) or numbers.has_an_obvious_member:
         return False
     return not any(_magnitudes(part) for part in numbers.without_exclusions())
-
-
-def emit_literals(nfa: Nfa, texts: Iterable[bytes], after: int = Nfa.ret) -> int | None:
-    """A rule for exactly these texts, sharing their beginnings; None where there are none."""
-    root: dict[int | None, dict] = {}
-    for literal in texts:
-        place = root
-        for byte in literal:
-            place = place.setdefault(byte, {})
-        place[None] = {}
-    if not root:
-        return None
-    made: dict[int, int] = {}
-    work = [root]
-    order = []
-    while work:  # parents before children
-        place = work.pop()
-        order.append(place)
-        work.extend(below for byte, below in place.items() if byte is not None)
-    for place in reversed(order):
-        node = nfa.byte([(byte, byte, made[id(below)]) for byte, below in place.items() if byte is not None])
-        if None in place:
-            node = after if len(place) == 1 else nfa.eps(node, after)
-        made[id(place)] = node
-    return made[id(root)]
-
-
-def spellings(value: Fraction) -> set[str]:
-    """The canonical spelling, and that of a float with an exponent if it is exact."""
-    short = repr(float(value)) if abs(value) < Fraction(10) ** 308 else ""
-    return {text(value), short} if "e" in short and Fraction(short) == value else {text(value)}
-
-
-def text(value: Fraction) -> str:
-    """The canonical spelling: all digits, or the shortest form of a float where that would be long."""
-    whole, digits = decimal(abs(value))
-    if len(whole) > DIGITS or len(digits) > DIGITS:
-        as_float = repr(float(value)) if abs(value) < Fraction(10) ** 308 else ""
-        if as_float and Fraction(as_float) == value:
-            return as_float
-    return ("-" if value < 0 else "") + (whole or "0") + ("." + digits if digits else "")
-
-
-def decimal(value: Fraction) -> tuple[str, str]:
-    """Digits before the point (none for 0) and after it, of a number >= 0 whose denominator divides a power of ten."""
-    places = decimal_places(value)
-    digits = str(value.numerator * (10**places // value.denominator)).rjust(places, "0")
-    whole, fraction = (digits[:-places], digits[-places:]) if places else (digits, "")
-    return whole.lstrip("0"), fraction
-
-
-def decimal_places(value: Fraction) -> int:
-    """How many fraction digits the number has."""
-    twos = fives = 0
-    rest = value.denominator
-    while rest % 2 == 0:
-        rest, twos = rest // 2, twos + 1
-    while rest % 5 == 0:
-        rest, fives = rest // 5, fives + 1
-    assert rest == 1, "numbers of JSON are decimal"
-    return max(twos, fives)
 
 
 def _signed(nfa: Nfa, numbers: Numbers) -> Iterator[int]:
@@ -162,9 +101,9 @@ class Magnitudes:
     def emit(self, nfa: Nfa) -> int:
         free = self._high is None and self._low == ("", "")
         if free and self._plain and self._moduli == [1] and self._wanted:
-            return _integer(nfa, not self._low_open, nfa.ret)
+            return integer(nfa, not self._low_open, nfa.ret)
         if free and not self._plain and not self._moduli and not self._low_open:
-            return _number(nfa)
+            return number(nfa)
         mantissa = self._node(nfa, self._first)
         if self._moduli == [1] and self._wanted and self._plain:  # few states
             self._write_all(nfa)
@@ -329,14 +268,14 @@ class Magnitudes:
         """Spellings with an exponent of all members but those whose mantissa is not in normal form."""
         low, low_open, high = self._low, self._low_open, self._high
         if high is None and low == ("", ""):
-            yield _nonzero_mantissa(nfa, _exponent(nfa, -FREE_EXPONENT, FREE_EXPONENT))
+            yield _nonzero_mantissa(nfa, exponent(nfa, -FREE_EXPONENT, FREE_EXPONENT))
             return
         least = _order(low) if low != ("", "") else -EXPONENT - 1
         most = _order(high) if high is not None else EXPONENT + 1
         if high == ("", ""):
             return
         if least + 1 <= most - 1:
-            inside = _exponent(nfa, max(least + 1, -EXPONENT), min(most - 1, EXPONENT))
+            inside = exponent(nfa, max(least + 1, -EXPONENT), min(most - 1, EXPONENT))
             yield _mantissa(nfa, Numbers(), inside)
         for order in {least, most} & set(range(-EXPONENT, EXPONENT + 1)):
             bounds = Numbers(
@@ -345,7 +284,7 @@ class Magnitudes:
                 high=_normal(high) if order == most and high is not None else None,
                 high_open=self._high_open,
             )
-            yield _mantissa(nfa, bounds, _exponent(nfa, order, order))
+            yield _mantissa(nfa, bounds, exponent(nfa, order, order))
 
 
 def _compare(so_far: int, bound: tuple[str, str], whole: int, places: int, digit: int) -> int:
@@ -391,54 +330,3 @@ def _nonzero_mantissa(nfa: Nfa, after: int) -> int:
     positive = Numbers(low=Fraction(0), low_open=True)
     digits = Magnitudes(positive, Fraction(0), True, None, False)
     return nfa.call(digits._node(nfa, digits._first), after)
-
-
-def _integer(nfa: Nfa, zero: bool, after: int) -> int:
-    """Up to DIGITS digits without a leading zero; `zero`: 0 is one of the numbers."""
-    more = nfa.repeat(0, DIGITS - 1, after, lambda following: nfa.byte([(0x30, 0x39, following)]))
-    return nfa.byte([(0x31, 0x39, more), *([(0x30, 0x30, after)] if zero else [])])
-
-
-def _number(nfa: Nfa) -> int:
-    """Any number without a sign."""
-    exponent = nfa.lazy(lambda: _exponent(nfa, -FREE_EXPONENT, FREE_EXPONENT))
-    places = nfa.repeat(1, DIGITS, nfa.ret, lambda following: nfa.byte([(0x30, 0x39, following)]))
-    point = nfa.byte([(0x2E, 0x2E, nfa.call(places, nfa.eps(exponent, nfa.ret)))])
-    return _integer(nfa, True, nfa.eps(point, exponent, nfa.ret))
-
-
-def _exponent(nfa: Nfa, least: int, most: int) -> int:
-    """`e`, a sign where needed, and one to three digits whose value is within the bounds."""
-    signs = []
-    if most >= 0:
-        positive = nfa.eps(*_padded(nfa, max(least, 0), most))
-        signs += [positive, nfa.byte([(0x2B, 0x2B, positive)])]
-    if least <= 0:
-        signs.append(nfa.byte([(0x2D, 0x2D, nfa.eps(*_padded(nfa, max(-most, 0), -least)))]))
-    return nfa.byte([(0x45, 0x45, sign := nfa.eps(*signs)), (0x65, 0x65, sign)])
-
-
-def _padded(nfa: Nfa, least: int, most: int) -> list[int]:
-    """Decimal numbers between the two with one to three digits, leading zeros allowed; one node for each width."""
-    return [
-        _fixed(nfa, str(least).rjust(width, "0"), str(min(most, 10**width - 1)).rjust(width, "0"))
-        for width in (1, 2, 3)
-        if least < 10**width
-    ]
-
-
-def _fixed(nfa: Nfa, least: str, most: str) -> int:
-    """Digit strings of one width from `least` to `most`."""
-    if not least:
-        return nfa.ret
-    first, last = int(least[0]), int(most[0])
-    if first == last:
-        return nfa.byte([(0x30 + first, 0x30 + first, _fixed(nfa, least[1:], most[1:]))])
-    nines, zeros = "9" * (len(least) - 1), "0" * (len(least) - 1)
-    edges = [
-        (0x30 + first, 0x30 + first, _fixed(nfa, least[1:], nines)),
-        (0x30 + last, 0x30 + last, _fixed(nfa, zeros, most[1:])),
-    ]
-    if first + 1 < last:
-        edges.append((0x30 + first + 1, 0x30 + last - 1, _fixed(nfa, zeros, nines)))
-    return nfa.byte(edges)
