@@ -82,6 +82,8 @@ class ChatRequest:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    thinking: bool | None = None  # asked for, or not wanted
+    reasoning_effort: str | None = None  # how much: a word the template may know
 
 
 @dataclass(frozen=True, slots=True)
