@@ -87,6 +87,13 @@ class Reader:
         self.take(len(found))
         return found
 
+    def cut(self, markers: tuple[str, ...]) -> Reading[bool]:
+        """Does the text end here, in the middle of one of these or before it? Consumes nothing."""
+        while any(len(self.text) < len(m) and m.startswith(self.text) for m in markers):
+            if not (yield from self.more()):
+                return True
+        return False
+
     def space(self) -> Reading[str]:
         """Consume white space; what it was."""
         taken = ""

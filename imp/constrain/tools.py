@@ -43,6 +43,8 @@ class ParameterTexts:
     With an `end`, strings are written as they are: any text without `end`, and once that stands there, only `rest` may
     follow, so that nothing that looks nearly like the end of a value is one. It must not overlap itself. Other values
     are JSON. Without an `end`, all values are JSON, strings too. `words` are for values outside of JSON's own.
+    `marker`: the part of `end` that no value contains, where readers end a value at less than all of it.
+    `after_key_json`: what stands before values that are not strings, where that is not `after_key`.
     """
 
     before_key: str
@@ -51,6 +53,8 @@ class ParameterTexts:
     rest: str = ""
     separator: str = ""
     key: str = r"[^\s<>=]+"  # what a parameter may be called that the schema does not name
+    marker: str = ""
+    after_key_json: str = ""
     words: Words = Words()
 
     def __post_init__(self) -> None:

@@ -75,7 +75,8 @@ class _Values:
 
     def __init__(self, nfa: Nfa, reachable: Reachable, lowering: Lowering, texts: ParameterTexts, spell: Spell):
         self._nfa, self._reachable, self._lowering, self.texts, self._spell = nfa, reachable, lowering, texts, spell
-        self._unmarked = ~Language.pattern(_escaped(texts.end)) if texts.end else Language.nothing()
+        marker = texts.marker or texts.end
+        self._unmarked = ~Language.pattern(_escaped(marker)) if marker else Language.nothing()
         self._rules: dict[Formula, int] = {}
         self._texts: dict[Formula, list[tuple[Language, int, int]]] = {}
 
@@ -91,7 +92,7 @@ class _Values:
                 found.append((language.at_least(strings.low), 0, unbounded(strings.high)))
         self._texts[formula] = found
         if not found and self._lowering.without_strings(formula) is None:
-            reason = f"no value of a parameter can be written without {self.texts.end!r}"
+            reason = f"no value of a parameter can be written without {self.texts.marker or self.texts.end!r}"
             raise ConstraintError(Code.UNSATISFIABLE, "", reason)
 
     def literal(self, text: str, after: int) -> int:
@@ -101,7 +102,7 @@ class _Values:
         return language & Language.pattern(self.texts.key, search=False)
 
     def value(self, formula: Formula, after: int) -> int:
-        """The value, the marker of its end, then `after`."""
+        """What stands before the value, the value, the marker of its end, then `after`."""
         if formula not in self._rules:
             self._rules[formula] = self._nfa.lazy(lambda: self._rule(formula))
         return self._nfa.call(self._rules[formula], after)
@@ -109,11 +110,15 @@ class _Values:
     def _rule(self, formula: Formula) -> int:
         end = self.literal(self.texts.end + self.texts.rest, self._nfa.ret)
         if not self.texts.end:
-            return self._nfa.call(self._lowering.rule(formula), end)
-        parts = [language.emit(self._nfa, end, Encoding.RAW, low, high) for language, low, high in self._texts[formula]]
+            return self.literal(self.texts.after_key, self._nfa.call(self._lowering.rule(formula), end))
+        strings = [
+            language.emit(self._nfa, end, Encoding.RAW, low, high) for language, low, high in self._texts[formula]
+        ]
+        parts = [self.literal(self.texts.after_key, self._nfa.eps(*strings))] if strings else []
         other = self._lowering.without_strings(formula)
         if other is not None:
-            parts.append(self._nfa.call(other, end))
+            before = self.texts.after_key_json or self.texts.after_key
+            parts.append(self.literal(before, self._nfa.call(other, end)))
         return self._nfa.eps(*parts)
 
 
@@ -149,9 +154,7 @@ class _Parameters:
         return [self._values.literal(separator + texts.before_key, self._nfa.eps(*parts))]
 
     def _key(self, state: State, member: Member) -> int | None:
-        value = self._values.literal(
-            self._values.texts.after_key, self._values.value(member.formula, self._node(member.after))
-        )
+        value = self._values.value(member.formula, self._node(member.after))
         if member.name is not None:
             return self._nfa.literal(self._plan.names[member.name].encode(), value)
         language = self._values.key(self._plan.key_language(state, member))
