@@ -20,7 +20,9 @@ class Answer:
         """one_call: calls behind the first are dropped."""
         self.calls = 0
         self.broken = False  # the arguments of some call were no JSON and had to be finished
+        self.on_called: Callable[[], object] = lambda: None  # runs when a call is complete
         self._new_call_id, self._one_call = new_call_id, one_call
+        self._ids: set[str] = set()
         self._events: list[Event] = []
         self._index = -1
         self._open: Channel | None = None
@@ -44,13 +46,15 @@ class Answer:
             self._close()
 
     def call(self, name: str, id: str = "") -> None:
-        """A call begins; its arguments follow."""
+        """A call begins; its arguments follow. An id that another call has gives way to a new one."""
         self._close()
         self._guard = JsonGuard()
         self._dropping = self._one_call and self.calls > 0
         self.calls += 1
         if not self._dropping:
-            self._begin(Channel.TOOL, name, id or self._new_call_id())
+            id = id if id and id not in self._ids else self._new_call_id()
+            self._ids.add(id)
+            self._begin(Channel.TOOL, name, id)
 
     def arguments(self, text: str) -> None:
         """More of the call's arguments: a JSON object, in pieces."""
@@ -63,6 +67,7 @@ class Answer:
         self.broken |= self._guard.broken or not self._guard.done
         self._grow(self._guard.finish())
         self._end_call("")
+        self.on_called()
 
     @property
     def in_call(self) -> bool:

@@ -28,9 +28,9 @@ class Reader:
         self.closed = False
         self._kept: list[str] | None = None
 
-    def keep(self) -> None:
-        """From here on, remember what is consumed."""
-        self._kept = []
+    def keep(self, before: str = "") -> None:
+        """From here on, remember what is consumed, and that `before` came before it."""
+        self._kept = [before]
 
     def kept(self) -> str:
         """What was consumed since `keep()`; forgets it."""
@@ -107,16 +107,20 @@ class Reader:
         """Hand on text up to the first of `markers`, which is consumed and returned; "": the text ended without one.
 
         Of two that begin at the same place the longer one counts."""
+        return self.take(len((yield from self.before(markers, emit))))
+
+    def before(self, markers: tuple[str, ...], emit: Emit) -> Reading[str]:
+        """As `until`, but the marker is still to come."""
         while True:
             at, found = self._find(markers)
             if found and (self.closed or not self._may_grow(at, found, markers)):
                 self._emit(at, emit)
-                return self.take(len(found))
+                return found
             self._emit(at if found else len(self.text) - held_back(self.text, markers), emit)
             if not (yield from self.more()):
                 at, found = self._find(markers)
                 self._emit(at if found else len(self.text), emit)
-                return self.take(len(found))
+                return found
 
     def _find(self, markers: tuple[str, ...]) -> tuple[int, str]:
         best, found = len(self.text), ""
@@ -147,6 +151,13 @@ class Reader:
         while len(taken) < limit and (yield from self.need(1)):
             if self.text[0] in stops or self.text[0] in _SPACE:
                 break
+            taken += self.take(1)
+        return taken
+
+    def characters(self, allowed: str, limit: int) -> Reading[str]:
+        """Consume up to `limit` of these characters."""
+        taken = ""
+        while len(taken) < limit and (yield from self.need(1)) and self.text[0] in allowed:
             taken += self.take(1)
         return taken
 

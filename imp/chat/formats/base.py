@@ -37,9 +37,12 @@ class Format:
 
     openers: texts that begin calls wherever they stand.
     parse(opener, reader, answer, tools): reads the calls behind an opener, their closing markers included. Where what
-    follows is no call it raises NotACall before it has begun one; where the output ends inside a call it returns.
+    follows is no call it raises NotACall, and what it read since the last complete call is text; where the output ends
+    inside a call it returns.
+    start: as `parse`, with the opener "", for calls that an answer may begin with; None: calls always have a marker.
     closers: further texts of the format that may be control tokens, and must be seen by `parse`.
     envelopes: how calls are written when they are enforced, the model's own way first; what they write, `parse` reads.
+    always: the model writes markers around text too, which are to be read where there are no tools as well.
     """
 
     name: str
@@ -47,6 +50,8 @@ class Format:
     parse: ParseCalls
     closers: tuple[str, ...] = ()
     envelopes: tuple[Envelope, ...] = ()
+    start: ParseCalls | None = None
+    always: bool = False
 
 
 class NotACall(Exception):
@@ -61,16 +66,20 @@ def program(
     started: the prompt ends inside the reasoning."""
 
     def steps(reader: Reader) -> Steps:
-        openers = format.openers if format is not None and tools else ()
+        read = format if format is not None and (tools or format.always) else None
+        openers = read.openers if read is not None else ()
+        answer.on_called = reader.keep
         again: tuple[str, ...] = ()
         if thinking is not None and (yield from _reasoning(reader, answer, thinking, started)):
             again = (thinking.close,)
+        if read is not None and read.start is not None:
+            yield from _calls(read.start, "", reader, answer, tools)
         while marker := (yield from reader.until(openers + again, answer.text)):
             if marker in again:
                 again = ()
             else:
-                assert format is not None
-                yield from _calls(format, marker, reader, answer, tools)
+                assert read is not None
+                yield from _calls(read.parse, marker, reader, answer, tools)
         answer.finish()
 
     return steps
@@ -96,15 +105,14 @@ def _reasoning(reader: Reader, answer: Answer, thinking: Thinking, started: bool
     return bool(closed) and empty
 
 
-def _calls(format: Format, opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
-    calls = answer.calls
-    reader.keep()
+def _calls(parse: ParseCalls, opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
+    reader.keep(opener)
     try:
-        yield from format.parse(opener, reader, answer, tools)
+        yield from parse(opener, reader, answer, tools)
     except NotACall:
-        if answer.calls == calls:
-            answer.text(opener + reader.kept())
+        if not answer.in_call:
+            answer.text(reader.kept())
             return
     if answer.in_call:
-        answer.cut_off(opener + reader.kept())
+        answer.cut_off(reader.kept())
     reader.kept()

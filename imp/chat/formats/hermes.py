@@ -4,28 +4,18 @@
     {"name": "weather", "arguments": {"city": "Oslo"}}
     </tool_call>
 
-A template of these names the tag and the key `"arguments"`.
+A template of these names the tag and the key `"arguments"`. Several objects between two tags are read too.
 """
 
 from __future__ import annotations
 
 from ...constrain.tools import Envelope
-from ..answer import Answer
-from ..reader import Reader, Steps
-from .base import Format, Tools
-from .json_calls import call_object
+from .base import Format
+from .json_calls import list_parser
 
-TEMPLATE_MARKS = ("<tool_call>", '"arguments')
+TEMPLATE_MARKS: tuple[str, ...] = ("<tool_call>", '"arguments')
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-
-
-def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
-    yield from call_object(reader, answer)
-    if not answer.in_call:
-        yield from reader.space()
-        yield from reader.match(CLOSE)
-
 
 ENVELOPE = Envelope(
     before_name=OPEN + '\n{"name": "',
@@ -35,4 +25,4 @@ ENVELOPE = Envelope(
     trigger=OPEN,
     quoted_name=True,
 )
-FORMAT = Format("hermes", (OPEN,), parse, (CLOSE,), (ENVELOPE,))
+FORMAT = Format("hermes", (OPEN,), list_parser(CLOSE), (CLOSE,), (ENVELOPE,))

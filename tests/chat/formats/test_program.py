@@ -9,21 +9,10 @@ import pytest
 from imp.chat.formats import hermes
 from imp.chat.formats.base import Tool
 from tests.chat.formats.harness import THINK, Part, calls, read, same_at_every_cut
+from tests.chat.formats.parts import call, text, thought
 
 TOOLS = (Tool("search"), Tool("now"))
 CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-
-
-def text(value: str) -> Part:
-    return ("text", "", value, "")
-
-
-def thought(value: str) -> Part:
-    return ("reasoning", "", value, "")
-
-
-def call(name: str, arguments: str, cut: str = "") -> Part:
-    return ("tool", name, arguments, cut)
 
 
 CASES: dict[str, tuple[str, bool, list[Part]]] = {

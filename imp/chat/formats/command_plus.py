@@ -1,0 +1,49 @@
+"""Command R and R+: a fenced array behind the word `Action:`.
+
+    Action:
+    ```json
+    [
+        {
+            "tool_name": "weather",
+            "parameters": {"city": "Oslo"}
+        }
+    ]```
+
+A template of these tells the model to write `Action:` and the key `"tool_name"`.
+"""
+
+from __future__ import annotations
+
+from ...constrain.tools import Envelope
+from ..answer import Answer
+from ..reader import Reader, Steps
+from .base import Format, NotACall, Tools
+from .json_calls import call_list
+
+TEMPLATE_MARKS: tuple[str, ...] = ("Action:", '"tool_name"', "```json")
+
+OPEN, FENCE = "Action:", "```"
+
+
+def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
+    yield from reader.space()
+    if not (yield from reader.match(FENCE)):
+        raise NotACall
+    yield from reader.match("json")
+    yield from call_list(reader, answer)
+    if not answer.in_call:
+        yield from reader.space()
+        yield from reader.match(FENCE)
+
+
+ENVELOPE = Envelope(
+    opener=OPEN + "\n```json\n[\n",
+    before_name='    {\n        "tool_name": "',
+    after_name='",\n        "parameters": ',
+    after="\n    }",
+    separator=",\n",
+    closer="\n]" + FENCE,
+    trigger=OPEN + "\n```json",
+    quoted_name=True,
+)
+FORMAT = Format("command-plus", (OPEN,), parse, (), (ENVELOPE,))

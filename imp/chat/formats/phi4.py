@@ -1,0 +1,17 @@
+"""Phi-4-mini: an array between markers, or behind the word that it was first taught.
+
+    <|tool_call|>[{"name": "weather", "arguments": {"city": "Oslo"}}]<|/tool_call|>
+    functools[{"name": "weather", "arguments": {"city": "Oslo"}}]
+
+A template of these puts the tools between `<|tool|>` and `<|/tool|>`.
+"""
+
+from __future__ import annotations
+
+from .base import Format
+from .json_calls import array_envelope, list_parser
+
+TEMPLATE_MARKS: tuple[str, ...] = ("<|tool|>", "<|/tool|>")
+
+OPEN, CLOSE = "<|tool_call|>", "<|/tool_call|>"
+FORMAT = Format("phi4", (OPEN, "functools"), list_parser(CLOSE), (CLOSE,), (array_envelope(OPEN, CLOSE),))

@@ -1,0 +1,36 @@
+"""Models that were taught no format: an object as the answer, or an array of them, in a fence or without one.
+
+    {"name": "weather", "arguments": {"city": "Oslo"}}
+
+For every template that no other format is known by. An object counts if it has no keys but those of a call, and either
+arguments or the name of a tool; all else is the answer itself.
+"""
+
+from __future__ import annotations
+
+from ...constrain.tools import Envelope
+from ..answer import Answer
+from ..reader import Reader, Steps
+from .base import Format, Tools
+from .json_calls import KEYS, call_list
+
+TEMPLATE_MARKS: tuple[str, ...] = ()
+
+FENCE = "```"
+
+
+def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
+    yield from reader.space()
+    fenced = yield from reader.match(FENCE)
+    if fenced:
+        yield from reader.match("json")
+    yield from call_list(reader, answer, KEYS, tools)
+    if fenced and not answer.in_call:
+        yield from reader.space()
+        yield from reader.match(FENCE)
+
+
+ENVELOPE = Envelope(
+    before_name='{"name": "', after_name='", "arguments": ', after="}", separator="\n", quoted_name=True
+)
+FORMAT = Format("plain", (), parse, (), (ENVELOPE,), start=parse)
