@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -14,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from imp import __version__, bundle, keys, models, readings
+from imp import __version__, bundle, keys, models
 from imp.bundle import Bundle
 from imp.engine import Engine
 from imp.http.application import Application
@@ -31,6 +30,7 @@ from imp.obs import log as logs
 from imp.obs.metrics import Metrics
 from imp.obs.sinks import Sinks, open_sinks
 from imp.obs.stopwatch import Stopwatch
+from imp.resident import Resident
 from imp.script.file import ScriptError
 from imp.script.load import load as load_script
 from imp.script.runner import ScriptRunner
@@ -140,11 +140,12 @@ class App:
         application = Application(Router(table), self.gate, self.services.observe, self.services.keeps_bodies)
         self.server = Server(application, self._http_settings())
         self.on_reload: list[Callable[[], None]] = [self._reload_keys, self.sinks.reopen]
-        self.bundle: Bundle | None = None
-        self.engine: Engine | None = None
+        self.resident = Resident(settings, self.services, self.metrics, self._engine, self._reload_model)
+        self.services.other_models = self.resident.others
+        if settings.model.script is None:
+            self.services.resident = self.resident
         self.stopping = asyncio.Event()
-        self.loads = 0
-        self.metrics.read("imp_model_loads_total", lambda: self.loads)
+        self.metrics.read("imp_model_loads_total", lambda: self.resident.loads)
 
     def _services(self) -> Services:
         own = self.settings
@@ -166,7 +167,6 @@ class App:
                 own.server.response_store_mib << 20,
                 own.server.response_store_ttl_s,
             ),
-            other_models=lambda: sorted(models.list_models(own.model.models_dir)),
         )
 
     def _open_sinks(self) -> Sinks:
@@ -300,7 +300,8 @@ class App:
         if found is None:
             self.services.state = State.NO_MODEL
             return
-        self._start(found[1])
+        path, loaded = found
+        self.resident.take(loaded, path, self.settings)
 
     def _progress(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
         """Progress of the loading thread: a line each, and more patience from the service manager."""
@@ -311,17 +312,14 @@ class App:
 
         return progress
 
-    def _start(self, loaded: Bundle) -> None:
-        self.bundle = loaded
+    def _reload_model(self, path: Path, settings: Settings) -> Bundle:
+        """Load a model while the server runs; on a thread."""
+        return bundle.load(path, settings, lambda line: log.info("%s", line))
+
+    def _engine(self, loaded: Bundle) -> Engine:
         timeout_s = self.settings.server.queue_timeout_s
-        self.engine = Engine(
-            loaded.scheduler, loaded.runner, asyncio.get_running_loop(), timeout_s, self._watch_steps(loaded)
-        )
-        self.loads += 1
-        readings.connect(self.metrics, self.engine, loaded.memory, loaded.card.name)
-        self.services.loaded, self.services.engine = loaded, self.engine
-        self.services.state = State.READY
-        gc.freeze()  # what was loaded stays: no full collection walks it, 40 ms in which nothing else could run
+        loop, watch = asyncio.get_running_loop(), self._watch_steps(loaded)
+        return Engine(loaded.scheduler, loaded.runner, loop, timeout_s, watch)
 
     def _watch_steps(self, loaded: Bundle) -> Callable[[str], None] | None:
         """diagnostics.step_timing: what the engine and the runner tell what they do next."""
@@ -340,8 +338,8 @@ class App:
         limit_s = self.settings.server.model_swap_drain_ms / 1000
         if busy := self.server.busy:
             say(f"imp-server: finishing {busy} requests, at most {limit_s:g} s more; a second signal ends at once")
-        if not await self._finished(limit_s) and self.engine is not None:
-            await self.engine.stop()
+        if not await self._finished(limit_s) and self.resident.engine is not None:
+            await self.resident.engine.stop()
             await self._finished(5.0)
 
     async def _finished(self, limit_s: float) -> bool:
@@ -352,10 +350,7 @@ class App:
 
     async def _close(self) -> None:
         await self.server.close()
-        if self.engine is not None:
-            await self.engine.stop()
-        if self.bundle is not None:
-            self.bundle.close()
+        await self.resident.close()
         await self.sinks.close()  # after the engine's end, with which the last records come
         self.services.pool.shutdown(wait=False, cancel_futures=True)
         self.services.compilers.shutdown(wait=False, cancel_futures=True)
@@ -363,7 +358,8 @@ class App:
     # -- what people and monitors see ---------------------------------------------------------------
 
     def _script_log(self) -> list[dict[str, Any]]:
-        runner = None if self.bundle is None else self.bundle.runner
+        loaded = self.resident.bundle
+        runner = None if loaded is None else loaded.runner
         return list(runner.log) if isinstance(runner, ScriptRunner) else []
 
     def _summary(self, seconds: float) -> None:
@@ -371,8 +367,8 @@ class App:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{port}"
         say(f"imp-server {__version__} is ready after {seconds:.1f} s")
-        if self.bundle is not None:
-            card, memory, backend = self.bundle.card, self.bundle.memory, self.bundle.backend
+        if (loaded := self.resident.bundle) is not None:
+            card, memory, backend = loaded.card, loaded.memory, loaded.backend
             millions = card.parameters / 1e6
             say(f"  model    {card.name} ({card.architecture}, {millions:.0f}M parameters, {card.quantization})")
             say(f"  context  {memory.context} tokens")

@@ -62,6 +62,22 @@ def connect(metrics: Metrics, engine: Engine, memory: MemoryPlan, model: str) ->
     metrics.read("imp_memory_live_bytes", lambda: {(HOST,): live_bytes(memory, engine.stats)})
 
 
+def disconnect(metrics: Metrics) -> None:
+    """The model is gone: its gauges are 0, its labelled ones have no series."""
+    for name in (*ENGINE, "imp_memory_reserved_bytes", "imp_memory_live_bytes"):
+        metrics.read(name, _none if name.startswith("imp_memory") else _zero)
+    for name in (*BY_MODEL, "imp_model_loaded", "vllm:lora_requests_info"):
+        metrics.read(name, _none)
+
+
+def _zero() -> float:
+    return 0
+
+
+def _none() -> dict[Labels, float]:
+    return {}
+
+
 def live_bytes(memory: MemoryPlan, stats: Stats) -> int:
     """Of what the plan reserves, the part that holds something: the weights, and blocks in use or cached."""
     return memory.weights_bytes + (stats.blocks_total - stats.blocks_free) * memory.block_bytes

@@ -32,7 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "bundle": {"types", "settings", "memory", "chat", "constrain", "text", "weights", "model", "sched", "cpu"},
     "script": {"types", "settings", "memory", "chat", "text", "weights", "bundle"},
     "readings": {"memory", "engine", "sched", "obs"},
-    "app": {
+    "resident": {"settings", "memory", "models", "bundle", "engine", "readings", "http", "obs", "text", "weights"},
+    "app": {"resident",
         "__init__",
         "script",
         "settings",

@@ -56,7 +56,7 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
     recorder = Recorder(services, request, "/v1/chat/completions")
     with recorder.watching():
         ask = openai_chat.read(request.json())
-        loaded = services.serving(ask.model)
+        loaded = await recorder.lease(ask.model)
         header = _header(services, "chatcmpl-", loaded.card.name)
         prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
         with recorder.compiling(ask.constraint):
@@ -72,7 +72,7 @@ async def completions(services: Services, request: HttpRequest) -> Response:
     recorder = Recorder(services, request, "/v1/completions")
     with recorder.watching():
         ask = openai_completions.read(request.json(), services.max_batch_items)
-        loaded = services.serving(ask.model)
+        loaded = await recorder.lease(ask.model)
         header = _header(services, "cmpl-", loaded.card.name)
         wanted = ask.completion
         prepared = await services.prepare(lambda: prepare_completion(wanted, loaded.facts, header.id, recorder.began))
@@ -93,7 +93,7 @@ async def infill(services: Services, request: HttpRequest) -> Response:
     recorder = Recorder(services, request, "/infill")
     with recorder.watching():
         ask = infilling.read(request.json())
-        loaded = services.serving(ask.model)
+        loaded = await recorder.lease(ask.model)
         header = _header(services, "infill-", loaded.card.name)
         prepared = await services.prepare(
             lambda: prepare_completion(ask.completion, loaded.facts, header.id, recorder.began)
@@ -107,7 +107,7 @@ async def messages(services: Services, request: HttpRequest) -> Response:
     recorder = Recorder(services, request, "/v1/messages")
     with recorder.watching():
         ask = anthropic.read(request.json())
-        loaded = services.serving(ask.model)
+        loaded = await recorder.lease(ask.model)
         header = _header(services, "msg_", loaded.card.name)
         prepared = await services.prepare(
             lambda: _reworded(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
@@ -136,7 +136,7 @@ async def embed(services: Services, request: HttpRequest) -> Response:
     recorder = Recorder(services, request, "/v1/embeddings")
     with recorder.watching():
         ask = embeddings.read(request.json(), services.max_batch_items)
-        loaded = services.serving(ask.model)
+        loaded = await recorder.lease(ask.model)
         header = _header(services, "embd-", loaded.card.name)
         prepared = await services.prepare(
             lambda: prepare_embeddings(ask.wanted, loaded.facts, header.id, recorder.began)
@@ -161,7 +161,7 @@ async def _score(
     recorder = Recorder(services, request, endpoint)
     with recorder.watching():
         ask = read(request.json(), request.path, services.max_batch_items)
-        loaded = services.serving(ask.model)
+        loaded = await recorder.lease(ask.model)
         header = _header(services, "score-" if ask.shape is rerank.Shape.SCORE else "rerank-", loaded.card.name)
         prepared = await services.prepare(
             lambda: prepare_relevance(ask.wanted, loaded.facts, header.id, recorder.began)
@@ -255,10 +255,9 @@ async def _chunks(
 @asynccontextmanager
 async def _events(services: Services, prepared: Sequence[Request], recorder: Recorder) -> AsyncGenerator[Generation]:
     """What the engine says, for as long as a request may take; the recorder learns how it ended. Raises ApiError."""
-    assert services.engine is not None
     with recorder.watching():
         try:
-            async with aclosing(services.engine.open(prepared)) as generation:
+            async with aclosing(recorder.engine.open(prepared)) as generation:
                 recorder.follow(generation)
                 generation.expire_after(services.request_timeout_s)
                 with services.entered(recorder.response_id, recorder.request.id, prepared):

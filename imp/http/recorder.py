@@ -15,7 +15,7 @@ from typing import Any
 from imp.http.dialects.shared import ABORTED, Conversation
 from imp.http.errors import ApiError, envelope, internal
 from imp.http.message import HttpRequest
-from imp.http.services import Generation, Services
+from imp.http.services import EngineLike, Generation, Lease, Loaded, Services
 from imp.obs import trace
 from imp.obs.record import RequestRecord, mean_gap_s, merged, reasoning_exhausted, used
 from imp.types import Reason
@@ -48,6 +48,7 @@ class Recorder:
         self._ended = 0.0
         self._generation: Generation | None = None
         self._timings: dict[str, Any] | None = None
+        self._lease: Lease | None = None
         request.at_end(self.close)
 
     @property
@@ -77,6 +78,21 @@ class Recorder:
             if constraint is not None:
                 self.constraint_compile_s = time.monotonic() - began
 
+    async def lease(self, model: str | None) -> Loaded:
+        """The model for this request, which stays until all its sequences have ended. ApiError 404 or 503."""
+        lease = await self.services.lease(model)
+        if self._ended:  # the client left while the model came
+            self.services.release(lease)
+        else:
+            self._lease = lease
+        return lease.loaded
+
+    @property
+    def engine(self) -> EngineLike:
+        """That of the leased model."""
+        assert self._lease is not None
+        return self._lease.engine
+
     def follow(self, generation: Generation) -> None:
         """The engine has the request."""
         self._opened = time.monotonic()
@@ -93,6 +109,8 @@ class Recorder:
             self._generation.when_over(self._emit)
 
     def _emit(self) -> None:
+        if self._lease is not None:
+            self.services.release(self._lease)
         record = self.record()
         self.request.charge(record.prompt_tokens + record.completion_tokens)
         self.services.observe(record)

@@ -13,7 +13,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from imp import __version__
 from imp.chat.message import Refused
@@ -34,6 +34,8 @@ class State(Enum):
     LOADING = "loading"
     READY = "ready"
     DRAINING = "draining"
+    SWAPPING = "swapping"
+    SUSPENDED = "suspended"
 
 
 class Generation(Protocol):
@@ -59,6 +61,14 @@ class EngineLike(Protocol):
     async def reset_prefix_cache(self) -> bool: ...
 
 
+class ResidentLike(Protocol):
+    """resident.Resident: it changes which model is loaded."""
+
+    async def bring(self, model: str | None) -> None: ...
+    async def suspend(self) -> dict[str, Any]: ...
+    async def resume(self) -> dict[str, Any]: ...
+
+
 class Loaded(Protocol):
     """bundle.Bundle, as far as handlers may look. What is typed Any here is read by name alone."""
 
@@ -72,6 +82,14 @@ class Loaded(Protocol):
     def backend(self) -> Any: ...
     @property
     def memory(self) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Lease:
+    """One request's hold on the model it was prepared for: neither leaves while it runs."""
+
+    loaded: Loaded
+    engine: EngineLike
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -103,6 +121,9 @@ class Services:
     loaded: Loaded | None = None
     engine: EngineLike | None = None
     other_models: Callable[[], list[str]] = list  # names in the models dir
+    resident: ResidentLike | None = None  # None: the model stays
+    leases: set[Lease] = field(default_factory=set)
+    released: asyncio.Event = field(default_factory=asyncio.Event)  # set whenever a lease ends
     said: Once = field(default_factory=Once)  # what of the ignored fields and betas was logged
     generating: set[Generating] = field(default_factory=set)
     responses: ResponseStore = field(default_factory=ResponseStore)
@@ -119,6 +140,35 @@ class Services:
         if model is not None and model != loaded.card.name and not self.lenient_names:
             raise model_not_found(model)
         return loaded
+
+    async def lease(self, model: str | None) -> Lease:
+        """The model for a generation, loaded where it is another one of the models dir; end it with `release`.
+
+        ApiError 404 or 503.
+        """
+        if self.resident is not None:
+            await self.resident.bring(model)
+        if self.state is State.SUSPENDED:  # or about to be
+            raise unavailable(self.state.value, _REASONS[self.state], retry_after_s=5)
+        lease = Lease(self.serving(model), cast(EngineLike, self.engine))
+        self.leases.add(lease)
+        return lease
+
+    def release(self, lease: Lease) -> None:
+        self.leases.discard(lease)
+        self.released.set()
+
+    async def unleased(self, timeout_s: float) -> bool:
+        """Wait until no generation holds the model; False: some still do."""
+        deadline = time.monotonic() + timeout_s
+        while self.leases:
+            self.released.clear()
+            try:
+                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                    await self.released.wait()
+            except TimeoutError:
+                return not self.leases
+        return True
 
     def observe(self, record: RequestRecord) -> None:
         """One request has ended: every sink gets its record."""
@@ -188,4 +238,6 @@ _REASONS = {
     State.NO_MODEL: "No model is loaded.",
     State.LOADING: "The model is still loading.",
     State.DRAINING: "The server is shutting down.",
+    State.SWAPPING: "Another model is being loaded.",
+    State.SUSPENDED: "The model is suspended; POST /admin/resume brings it back.",
 }

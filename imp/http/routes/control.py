@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from imp.http.errors import ApiError, not_found, unavailable
 from imp.http.message import HttpRequest, Response, json_response
-from imp.http.services import EngineLike, Generating, Services
+from imp.http.services import EngineLike, Generating, ResidentLike, Services
 
 
 async def cancel(services: Services, request: HttpRequest) -> Response:
@@ -53,6 +53,22 @@ async def _abort(services: Services, wanted: Callable[[Generating], bool]) -> in
 async def reset_prefix_cache(services: Services, request: HttpRequest) -> Response:
     """POST /reset_prefix_cache: forget every cached prompt. `success` is false, and nothing is done, while one runs."""
     return json_response({"success": await _engine(services).reset_prefix_cache()})
+
+
+async def suspend(services: Services, request: HttpRequest) -> Response:
+    """POST /admin/suspend: give the model's memory back once nothing runs; requests get a 503 until `resume`."""
+    return json_response(await _resident(services).suspend())
+
+
+async def resume(services: Services, request: HttpRequest) -> Response:
+    """POST /admin/resume: load the suspended model again."""
+    return json_response(await _resident(services).resume())
+
+
+def _resident(services: Services) -> ResidentLike:
+    if services.resident is None:
+        raise ApiError(409, "no_model", "The model of this server can be neither suspended nor resumed.")
+    return services.resident
 
 
 def _engine(services: Services) -> EngineLike:

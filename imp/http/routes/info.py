@@ -18,7 +18,7 @@ async def health(services: Services, request: HttpRequest) -> Response:
         "status": "loading" if services.state is State.LOADING else "ok",
         "model_loaded": loaded is not None,
         "queue_depth": 0,
-        "suspended": False,
+        "suspended": services.state is State.SUSPENDED,
         "draining": services.state is State.DRAINING,
     }
     if loaded is not None and engine is not None:

@@ -66,7 +66,7 @@ async def create(services: Services, request: HttpRequest) -> Response:
         ask = responses.read(request.json(), over_socket=request.local is not None)
         if ask.background and not services.responses.keeps:
             raise bad_request("background", '"background" needs a store, and this server keeps no responses.')
-        loaded, context = services.serving(ask.model), _context(services, request, ask)
+        loaded, context = await recorder.lease(ask.model), _context(services, request, ask)
         header = _header(services, loaded)
         prepared = await services.prepare(lambda: _prepared(services, ask, context, loaded, header.id, recorder.began))
         with recorder.compiling(ask.constraint):
@@ -324,7 +324,7 @@ async def compact(services: Services, request: HttpRequest) -> Response:
     recorder = Recorder(services, request, "/v1/responses/compact")
     with recorder.watching():
         ask = responses.read_compact(request.json())
-        loaded, context = services.serving(ask.model), _context(services, request, ask)
+        loaded, context = await recorder.lease(ask.model), _context(services, request, ask)
         header = _header(services, loaded)
 
         def work() -> Request:

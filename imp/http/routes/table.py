@@ -61,6 +61,8 @@ def routes(
         Route(("GET",), "/server_info", on(probes.server_info), key),
         Route(("GET",), "/load", on(probes.load), key),
         Route(("DELETE",), "/v1/requests/{id}", on(control.cancel), key),
+        Route(("POST",), "/admin/suspend", on(control.suspend), admin),
+        Route(("POST",), "/admin/resume", on(control.resume), admin),
         Route(("POST",), "/reset_prefix_cache", on(control.reset_prefix_cache), admin),
         Route(("GET",), "/health", on(info.health), free),
         Route(("GET",), "/ready", on(info.ready), free),
