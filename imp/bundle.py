@@ -16,7 +16,7 @@ from .chat.prepare import ModelFacts, Vectors, default_sampling
 from .chat.template import BUILTIN, ChatTemplate, TemplateError
 from .constrain.code import compile_aside
 from .constrain.compiler import Compiler
-from .constrain.schema import Whitespace
+from .constrain.schema import PropertyOrder, SchemaOptions, Whitespace
 from .constrain.vocab import VocabTables, vocabulary_tables
 from .memory import BLOCK_SIZE, MemoryPlan, available_bytes, plan
 from .model import arch
@@ -229,7 +229,10 @@ def constraint_compiler(tokenizer: Tokenizer, settings: Settings) -> Compiler:
     return Compiler(
         tables,
         encode,
-        whitespace=Whitespace.COMPACT if own.whitespace == "compact" else Whitespace.BOUNDED,
+        options=SchemaOptions(
+            Whitespace.COMPACT if own.whitespace == "compact" else Whitespace.BOUNDED,
+            PropertyOrder(own.property_order),
+        ),
         max_bytes=own.cache_mb << 20,
         cache_dir=cache_dir,
     )

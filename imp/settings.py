@@ -236,6 +236,12 @@ class Constrained:
         "JSON whitespace where a request does not say; flexible: none, a space, or a line break with up to 40 spaces",
         choices=("compact", "flexible"),
     )
+    property_order: str = setting(
+        "declared",
+        "members of JSON objects; declared: in the schema's order, which models follow well; any: as the model likes,"
+        " in objects of up to 64 names",
+        choices=("declared", "any"),
+    )
     cache_mb: int = setting(256, "compiled constraints kept for later requests, in MiB", low=1)
 
 

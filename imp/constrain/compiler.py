@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from .vocab import VocabTables
 MAX_BYTES = 256 << 20
 MAX_TEXT = 1 << 20  # characters of a spec
 DEFAULT_LIMITS = Limits()
+SCHEMA_OPTIONS = SchemaOptions()
 AHEAD_S = 0.02  # spent in the worker on what the first requests will need
 
 
@@ -37,16 +39,16 @@ class Compiler:
         tables: Callable[[], VocabTables],
         encode: Encode | None = None,
         *,
-        whitespace: Whitespace = Whitespace.BOUNDED,
+        options: SchemaOptions = SCHEMA_OPTIONS,
         max_bytes: int = MAX_BYTES,
         limits: Limits = DEFAULT_LIMITS,
         cache_dir: Path = DEFAULT_CACHE,
     ) -> None:
         """tables: of the vocabulary, made when first needed.  encode: the tokenizer, for tokens that are certain to
-        follow.  whitespace: where a spec does not say.  max_bytes: held by the grammars that are kept, at least the
-        latest one.  cache_dir: of compiled code."""
+        follow.  options: of JSON, where a spec does not say.  max_bytes: held by the grammars that are kept, at least
+        the latest one.  cache_dir: of compiled code."""
         self._make_tables = cache(tables)
-        self._encode, self._whitespace = encode, whitespace
+        self._encode, self._options = encode, options
         self._limits, self._cache_dir = limits, cache_dir
         self._known = GrammarCache(max_bytes)
 
@@ -68,7 +70,7 @@ class Compiler:
         if (known := self.cached(spec)) is not None:
             return known
         nfa = Nfa()
-        start = build(spec, nfa, self._whitespace, stop)
+        start = build(spec, nfa, self._options, stop)
         if stop():
             raise ConstraintError(Code.TOO_LARGE, "", "compiling it was cancelled")
         grammar = Grammar(nfa, start, self.tables, self._limits, self._cache_dir, self._encode)
@@ -80,7 +82,7 @@ class Compiler:
 def build(
     spec: ConstraintSpec,
     nfa: Nfa,
-    whitespace: Whitespace = Whitespace.BOUNDED,
+    options: SchemaOptions = SCHEMA_OPTIONS,
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
     """The first node of the automaton of a spec. Raises ConstraintError."""
@@ -88,8 +90,9 @@ def build(
         reason = f"too large: it has {len(spec.text)} characters, {MAX_TEXT} are allowed"
         raise ConstraintError(Code.TOO_LARGE, "", reason)
     if spec.kind is ConstraintKind.JSON_SCHEMA:
-        mode = whitespace if spec.compact is None else Whitespace.COMPACT if spec.compact else Whitespace.BOUNDED
-        return compile_schema(json.loads(spec.text), nfa, SchemaOptions(whitespace=mode, cancelled=stop))
+        if spec.compact is not None:
+            options = replace(options, whitespace=Whitespace.COMPACT if spec.compact else Whitespace.BOUNDED)
+        return compile_schema(json.loads(spec.text), nfa, replace(options, cancelled=stop))
     if spec.kind is ConstraintKind.CHOICE:
         return compile_choice(json.loads(spec.text), nfa)
     if spec.kind is ConstraintKind.REGEX:
