@@ -8,4 +8,5 @@ normal, grammar           rules without empty texts and left recursion, as nodes
 schema/                   JSON Schema
 compile, tools, free      whole outputs: a pattern, a choice; tool calls; text that is free up to a marker
 nfa, reference            the automaton all of them write, and what it means
+check, __main__           cases judged on the command line: python -m imp.constrain check
 """
