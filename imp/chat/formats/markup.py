@@ -61,36 +61,32 @@ def parser(markup: Markup) -> ParseCalls:
     """Reads the calls behind one of `wrap`, and those behind a `call` that stands without."""
 
     def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
-        end = markup.call if opener == markup.call else ""  # the mark that was read last
-        first = True
+        begin = _call if opener == markup.call else _first
+        end = yield from begin(markup, reader, answer, tools)
         while end not in markup.unwrap and not answer.in_call:
             if end != markup.call:
                 yield from reader.space()
                 if not (yield from reader.match(markup.call)):
-                    break
-            header = [markup.call]
-            mark = yield from _call(markup, header, reader, answer, tools)
-            if mark is None:
-                if first:
-                    raise NotACall
-                answer.text("".join(header))
-                return
-            end, first = mark, False
-        if first:
-            raise NotACall
-        if not answer.in_call and end not in markup.unwrap:
-            yield from reader.first_of(markup.unwrap)
+                    yield from reader.first_of(markup.unwrap)
+                    return
+            end = yield from _call(markup, reader, answer, tools)
 
     return parse
 
 
-def _call(markup: Markup, header: list[str], reader: Reader, answer: Answer, tools: Tools) -> Reading[str | None]:
+def _first(markup: Markup, reader: Reader, answer: Answer, tools: Tools) -> Reading[str]:
+    yield from reader.space()
+    if not (yield from reader.match(markup.call)):
+        raise NotACall
+    return (yield from _call(markup, reader, answer, tools))
+
+
+def _call(markup: Markup, reader: Reader, answer: Answer, tools: Tools) -> Reading[str]:
     """One call behind its first mark. The mark that ended it: its own, that of the next call, or that of all of them;
-    "": the output ended in it.  None: it is no call, and `header` is what was read."""
+    "": the output ended in it. Raises NotACall."""
     name = yield from reader.word(_STOPS)
-    header.append(name)
-    if not name or not (yield from _named(markup, header, reader)):
-        return None
+    if not name or not (yield from _named(markup, reader)):
+        raise NotACall
     marks = (markup.key, markup.call_end, markup.call, *markup.unwrap, *((markup.json,) if markup.json else ()))
     if (yield from reader.cut((*marks, "{"))):
         answer.call(name)
@@ -99,9 +95,10 @@ def _call(markup: Markup, header: list[str], reader: Reader, answer: Answer, too
     mark = "" if (yield from reader.comes("{")) else (yield from reader.first_of(marks))
     if mark in ("", markup.json):
         if not (yield from reader.comes("{")):
-            return None
+            raise NotACall
         yield from arguments_value(reader, answer, name)
-        return "" if answer.in_call else (yield from reader.until(marks[1:], _drop))
+        yield from reader.space()
+        return (yield from reader.first_of(marks[1:])) if not answer.in_call else ""
     answer.call(name)
     members = Members(answer, tools[name].parameters if name in tools else {})
     while mark == markup.key:
@@ -113,19 +110,15 @@ def _call(markup: Markup, header: list[str], reader: Reader, answer: Answer, too
     return mark
 
 
-def _named(markup: Markup, header: list[str], reader: Reader) -> Reading[bool]:
+def _named(markup: Markup, reader: Reader) -> Reading[bool]:
     """The rest of a call's beginning; False: it is not there."""
     if not (yield from reader.match(markup.named)):
         return False
-    header.append(markup.named)
-    if markup.opened:
-        mark = yield from reader.until((markup.opened,), header.append)
-        header.append(mark)
-        if not mark:
-            return False
-    elif not markup.named and (yield from reader.at_end()):  # the name may be cut
+    if markup.opened and not (yield from reader.until((markup.opened,), _drop)):
         return False
-    header.append((yield from reader.space()))
+    if not markup.named and (yield from reader.at_end()):  # the name may be cut
+        return False
+    yield from reader.space()
     return True
 
 
