@@ -74,10 +74,23 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Calling:
+    """What a request says of calling its tools."""
+
+    names: tuple[str, ...] | None = None  # only these may be called; None: all
+    required: bool = False  # the answer must be a call
+    named: bool = False  # of the one function in `names`, once
+    parallel: bool = True  # several calls may come
+    legacy: bool = False  # asked for in the words of `functions`
+    paths: tuple[str, ...] = ()  # of the tools' schemas in the request, for errors
+
+
+@dataclass(frozen=True, slots=True)
 class ChatRequest:
     messages: tuple[Message, ...]
     options: Options = Options()
-    tools: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()  # functions in OpenAI's shape; none where none may be called
+    calling: Calling = Calling()
     documents: tuple[Mapping[str, str], ...] = ()  # for templates that cite
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True

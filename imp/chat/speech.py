@@ -16,13 +16,15 @@ from .reader import Feed
 @dataclass(frozen=True, slots=True)
 class Speech:
     """format: of the calls; None: there are none.  thinking: the markers of reasoning; None: there is none.
-    started: the prompt ends inside it.  one_call: calls behind the first are dropped."""
+    started: the prompt ends inside it.  one_call: calls behind the first are dropped.  named: one function was
+    named, so that calling it ends the answer like any other."""
 
     format: Format | None = None
     thinking: Thinking | None = None
     started: bool = False
     tools: Mapping[str, Tool] = field(default_factory=dict)
     one_call: bool = False
+    named: bool = False
 
     @property
     def plain(self) -> bool:
@@ -58,13 +60,15 @@ class Voice:
         around = (self.thinking.open, self.thinking.close) if self.thinking else ()
         return (*self.format.openers, *self.format.closers, *around) if self.format else around
 
-    def speech(self, tools: Sequence[Mapping[str, Any]], limits: Limits, one_call: bool = False) -> Speech:
-        """How the answers to a request with these tools (OpenAI's shape) and limits are read."""
+    def speech(
+        self, tools: Sequence[Mapping[str, Any]], limits: Limits, one_call: bool = False, named: bool = False
+    ) -> Speech:
+        """How the answers to a request with these tools (OpenAI's shape) and limits are read; see Speech."""
         thinking = self.thinking if limits.reasoning else None
         started = limits.reasoning is not None and limits.reasoning.started
         functions = [tool["function"] for tool in tools]
         known = {each["name"]: Tool(each["name"], each.get("parameters") or {}) for each in functions}
-        return Speech(self.format, thinking, started, known, one_call)
+        return Speech(self.format, thinking, started, known, one_call, named)
 
 
 class Listener:

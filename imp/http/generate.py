@@ -61,7 +61,7 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
         prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
         with recorder.compiling(ask.constraint):
             [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
-    heard = speech(ask.chat, prepared, loaded.facts)
+    heard = speech(ask.chat.tools, ask.chat.calling, prepared, loaded.facts)
     conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None, heard)
     writer = openai_chat.Writer(ask, header, conversation, loaded.tokenizer, prepared.prompt)
     return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored)
@@ -114,7 +114,7 @@ async def messages(services: Services, request: HttpRequest) -> Response:
         )
         with recorder.compiling(ask.constraint):
             [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
-    heard = speech(ask.chat, prepared, loaded.facts)
+    heard = speech(ask.chat.tools, ask.chat.calling, prepared, loaded.facts)
     timings = recorder.timings if ask.timings else None
     conversation = Conversation([(prepared.id, prepared.n)], timings, heard, "toolu_")
     writer = anthropic.Writer(header, conversation, request.id, services.seal.sign)

@@ -250,7 +250,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"thinking": {"type": "on"}}, "thinking.type"),
         ({"thinking": {}}, "thinking.type"),
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
-        ({"tools": [{"name": "f", "input_schema": {}}]}, "tools"),
+        ({"tools": [{"name": "f", "input_schema": 5}]}, "tools[0].input_schema"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ],
 )
@@ -266,8 +266,6 @@ def test_a_wrong_field_is_a_400_that_names_it_in_anthropics_envelope(change, pat
                 assert body["error"]["type"] == "invalid_request_error"
                 assert f'"{path}"' in body["error"]["message"]
                 assert answer.headers["request-id"] == body["request_id"]
-                if path.startswith("tool"):
-                    assert "does not parse tool calls" in body["error"]["message"]
 
     run(main())
 

@@ -57,6 +57,7 @@ COMPANY_BY_ROUTE: dict[tuple[str, str], dict[str, Any]] = {
     ("/v1/completions", "logprob_token_ids"): {"logprobs": 1},
     ("/v1/completions", "max_tokens"): {"echo": True},
     ("/v1/score", "documents"): {"text_2": None},
+    ("/v1/messages", "tool_choice"): {"tools": [{"name": "x", "input_schema": {}}]},
 }
 SAMPLES: dict[str, Any] = {
     "messages": MESSAGES,
@@ -69,6 +70,7 @@ SAMPLES: dict[str, Any] = {
     "text.format.type": "text",
     "structured_outputs": {"json_object": True},
     "thinking": {"type": "disabled"},
+    "tool_choice.name": "x",
     "logit_bias": {"5": 1.5},
     "truncate": False,
     "guided_json": {},
@@ -77,6 +79,8 @@ SAMPLES: dict[str, Any] = {
     "output_format": {"type": "json_schema", "schema": {}},
     "output_config.format": {"type": "json_schema", "schema": {}},
 }
+# What an object needs beside the field of it that is tried, where that is not its sample.
+AROUND: dict[str, dict[str, Any]] = {"tool_choice": {"type": "auto", "name": "x"}}
 # One of each of these pairs is needed, so null is not the same as absent; `tools: []` asks for nothing.
 PAIRED = {"documents", "texts", "text_1", "text_2", "queries"}
 ALONE = {f"structured_outputs.{kind}" for kind in ("json", "json_object", "regex", "choice", "grammar")}
@@ -268,7 +272,7 @@ def case_of(dialect: Dialect, row: Row, value: Any, good: bool, why: str) -> Cas
     at = ""
     for name in [outer, *inner][:-1]:
         at = f"{at}.{name}".removeprefix(".")
-        place[name] = {} if row.path in ALONE else dict(SAMPLES.get(at) or {})
+        place[name] = {} if row.path in ALONE else dict(AROUND.get(at) or SAMPLES.get(at) or {})
         place = place[name]
     place[[outer, *inner][-1]] = value
     return Case(dialect, row.path, body, good, why)

@@ -301,7 +301,7 @@ def test_text_cut_away_by_a_stop_string_has_no_logprobs():
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": 1}, "stream": True}, "stream_options.include_usage"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
         ({"guided_regex": "a+"}, "guided_regex"),
         ({"modalities": ["audio"]}, "modalities[0]"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),

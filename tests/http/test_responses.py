@@ -347,7 +347,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"text": {"format": {"type": "odd"}}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
     ({"text": {"verbosity": "loud"}}, "text.verbosity"),
-    ({"tools": [{"type": "function", "name": "f"}]}, "tools"),
+    ({"tools": [{"type": "function"}]}, "tools[0].name"),
     ({"tools": [{}]}, "tools[0].type"),
     ({"tools": ["f"]}, "tools[0]"),
     ({"tool_choice": "required"}, "tool_choice"),

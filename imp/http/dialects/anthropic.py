@@ -1,7 +1,7 @@
-"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's dialect (WIRE.md section 5), plain text.
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's dialect (WIRE.md section 5).
 
-One text block is answered. Histories may hold tool calls, their results and thinking; templates get them in their own
-words. The prompt cache works unasked: `cache_control` changes nothing, what was found in the cache is reported as
+An answer's blocks are its parts: thinking, text, tool calls. Histories may hold them too; templates get them in their
+own words. The prompt cache works unasked: `cache_control` changes nothing, what was found in the cache is reported as
 `cache_read_input_tokens`, and `cache_creation_input_tokens` is always 0.
 """
 
@@ -17,8 +17,8 @@ from imp.chat.message import ChatRequest, Message, Options, Refused
 from imp.chat.parts import Channel, Closed, Grown, Opened
 from imp.chat.parts import Event as PartEvent
 from imp.http import sse
-from imp.http.dialects import constraints
-from imp.http.dialects.generation import SAMPLING, TIMINGS, refused
+from imp.http.dialects import constraints, tools
+from imp.http.dialects.generation import SAMPLING, TIMINGS
 from imp.http.dialects.openai_chat import Header
 from imp.http.dialects.shared import Choice, Conversation, Part
 from imp.http.errors import ApiError, Envelope, bad_request, envelope
@@ -29,7 +29,6 @@ PING = sse.frame({"type": "ping"}, "ping")
 MAX_MARKS = 4  # blocks with cache_control in one request
 BILLING = "x-anthropic-billing-header:"  # a system block that changes with every session and says nothing to a model
 
-_NO_TOOLS = "this server does not parse tool calls."
 _FORMAT = (
     Field("type", Kind.STRING, choices=("json_schema",), required=True),
     Field("schema", (Kind.OBJECT, Kind.BOOLEAN), required=True, doc="JSON Schema: draft 7, 2019-09 or 2020-12."),
@@ -69,7 +68,7 @@ FIELDS = (
         ),
     ),
     Field("output_format", Kind.OBJECT, doc="The same, as an older beta had it.", fields=_FORMAT),
-    *refused("tools", "tool_choice", reason=_NO_TOOLS),
+    *tools.ANTHROPIC,
     *(
         Field(name, Kind.ANY, status=Status.NO_OP, doc="Accepted; has no effect here.")
         for name in ("metadata", "service_tier", "cache_control", "context_management", "container")
@@ -94,11 +93,10 @@ def read(body: Mapping[str, Any]) -> Ask:
 
     A last assistant message is the beginning of the answer; the model goes on with it.
     """
-    if body.get("tools") == []:  # asks for nothing; command-line clients send it
-        body = {name: value for name, value in body.items() if name != "tools"}
     parsed = parse(body, FIELDS)
     turns = messages(parsed["system"], parsed["messages"])
     _check_marks(body)
+    tooling = tools.anthropic(parsed)
     last = turns[-1]
     continues = last.role == "assistant" and bool(last.content) and not last.tool_calls
     chat = ChatRequest(
@@ -110,10 +108,12 @@ def read(body: Mapping[str, Any]) -> Ask:
             top_k=parsed["top_k"],
             stop=tuple(parsed["stop_sequences"] or ()),
         ),
+        tools=tooling.tools,
+        calling=tooling.calling,
         add_generation_prompt=not continues,
         continue_final_message=continues,
     )
-    return Ask(chat, _constraint(parsed), parsed["model"], parsed["stream"], parsed["timings"], parsed.ignored)
+    return Ask(chat, _constraint(parsed), parsed["model"], parsed["stream"], parsed["timings"], tooling.ignored)
 
 
 def _constraint(parsed: Parsed) -> ConstraintSpec | None:
@@ -279,7 +279,7 @@ def _one_of(words: tuple[str, ...]) -> str:
 
 def _check_marks(body: Mapping[str, Any]) -> None:
     """At most four cache breakpoints, wherever they stand. The body's blocks have been checked."""
-    blocks: list[Any] = [body]
+    blocks: list[Any] = [body, *(body.get("tools") or ())]
     for content in (body.get("system"), *(message["content"] for message in body["messages"])):
         for block in content if isinstance(content, list) else ():
             nested = block.get("content")

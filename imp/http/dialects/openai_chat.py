@@ -10,6 +10,7 @@ from imp.chat import parts
 from imp.chat.message import ChatRequest, Message
 from imp.chat.parts import Channel
 from imp.http import sse
+from imp.http.dialects import tools
 from imp.http.dialects.constraints import CONSTRAINTS, RESPONSE_FORMAT, constraint
 from imp.http.dialects.extensions import EXTENSIONS, Extras, extended, extras, longest
 from imp.http.dialects.generation import (
@@ -34,7 +35,6 @@ from imp.http.fields import Field, Kind, Status, parse, wrong
 from imp.types import ConstraintSpec, Delta, Event, Finished, Started, TokenLogprob
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_TOOLS = refused("tools", "tool_choice", "functions", "function_call", reason="this server does not parse tool calls.")
 _NOT_TEXT = refused("audio", reason="only text is generated.")
 
 FIELDS = (
@@ -58,8 +58,7 @@ FIELDS = (
     Field("add_special_tokens", status=Status.NO_OP, doc="A begin-of-text token is added where the template has none."),
     *refused("chat_template", reason="templates are chosen when the server starts, by --chat-template."),
     *refused("echo", reason="the messages of a chat are not repeated."),
-    Field("parallel_tool_calls", Kind.BOOLEAN, status=Status.NO_OP, doc="There are no tool calls."),
-    *_TOOLS,
+    *tools.OPENAI,
     *_NOT_TEXT,
     *CONSTRAINTS,
     *EXTENSIONS,
@@ -94,6 +93,7 @@ def read(body: Mapping[str, Any]) -> Ask:
         message = '"add_generation_prompt" and "continue_final_message" exclude each other.'
         raise bad_request("continue_final_message", message)
     logprobs = (parsed["top_logprobs"] or 0) if parsed["logprobs"] else None
+    tooling = tools.openai(parsed)
     chat = ChatRequest(
         messages=messages(parsed["messages"]),
         options=options(
@@ -103,6 +103,8 @@ def read(body: Mapping[str, Any]) -> Ask:
             prompt_logprobs=parsed["prompt_logprobs"],
             more=extended(parsed, logprobs),
         ),
+        tools=tooling.tools,
+        calling=tooling.calling,
         documents=_documents(parsed["documents"]),
         template_kwargs=template_kwargs(parsed["chat_template_kwargs"]),
         add_generation_prompt=parsed["add_generation_prompt"] and not parsed["continue_final_message"],
@@ -110,7 +112,7 @@ def read(body: Mapping[str, Any]) -> Ask:
     )
     wanted = constraint(parsed)
     streamed = parsed["stream"], include_usage, continuous
-    return Ask(chat, wanted, parsed["model"], *streamed, parsed["timings"], parsed.ignored, extras(parsed))
+    return Ask(chat, wanted, parsed["model"], *streamed, parsed["timings"], tooling.ignored, extras(parsed))
 
 
 _RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
@@ -262,7 +264,7 @@ class Writer:
             self.unsent.setdefault(choice.index, []).extend(event.logprobs)
         frames = b"".join([self._send(choice, delta) for delta in self._deltas(choice)])
         if isinstance(event, Finished):
-            frames += self._send(choice, {}, choice.finish_reason)
+            frames += self._send(choice, {}, self._finish_reason(choice))
         return frames
 
     def _deltas(self, choice: Choice) -> Iterator[dict[str, Any]]:
@@ -272,9 +274,18 @@ class Writer:
                 continue
             part = choice.parts[event.index]
             if part.channel is Channel.TOOL:
-                yield {"tool_calls": [_call_delta(choice, event)]}
+                call = _call_delta(choice, event)
+                yield {"function_call": call["function"]} if self._legacy else {"tool_calls": [call]}
             elif isinstance(event, parts.Grown):
                 yield {"content" if part.channel is Channel.TEXT else "reasoning_content": event.text}
+
+    @property
+    def _legacy(self) -> bool:
+        return self.ask.chat.calling.legacy
+
+    def _finish_reason(self, choice: Choice) -> str | None:
+        reason = choice.finish_reason
+        return "function_call" if self._legacy and reason == "tool_calls" else reason
 
     def _send(self, choice: Choice, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
         if self._is_plain and len(delta) == 1 and choice.finished is None and not self.unsent.get(choice.index):
@@ -336,9 +347,9 @@ class Writer:
         told = {"token_ids": choice.tokens} if self.ask.extras.token_ids else {}
         return told | {
             "index": choice.index,
-            "message": _message_json(choice),
+            "message": _message_json(choice, self._legacy),
             "logprobs": self._logprobs(choice.logprobs) if asked else None,
-            "finish_reason": choice.finish_reason,
+            "finish_reason": self._finish_reason(choice),
             "stop_reason": choice.finished.stop if choice.finished else None,
         }
 
@@ -359,14 +370,18 @@ def _call_delta(choice: Choice, event: parts.Opened | parts.Grown) -> dict[str, 
     }
 
 
-def _message_json(choice: Choice) -> dict[str, Any]:
+def _message_json(choice: Choice, legacy: bool = False) -> dict[str, Any]:
+    """legacy: calls were asked for as `functions`."""
     message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
     if choice.reasoning:
         message["reasoning_content"] = choice.reasoning
     if choice.calls:
         message["content"] = choice.text or None
+        functions = [{"name": call.name, "arguments": call.text} for call in choice.calls]
+        if legacy:
+            return message | {"function_call": functions[0]}
         message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
-            for call in choice.calls
+            {"id": call.id, "type": "function", "function": function}
+            for call, function in zip(choice.calls, functions, strict=True)
         ]
     return message

@@ -8,6 +8,7 @@ from typing import Any
 
 from imp.chat.message import ChatRequest, Options, Refused
 from imp.chat.prepare import ModelFacts, prepare_chat
+from imp.http.dialects import tools
 from imp.http.dialects.constraints import CONSTRAINTS, TEXT_FORMAT, constraint_of_text
 from imp.http.dialects.generation import LIMITS, SAMPLING, TIMINGS, options, refused
 from imp.http.dialects.responses_items import MAX_ITEMS, Item, messages
@@ -16,7 +17,6 @@ from imp.http.fields import Field, Kind, Parsed, Status, parse, wrong
 from imp.http.seal import Seal
 from imp.types import ConstraintSpec, Request
 
-_NO_TOOLS = "this server does not parse tool calls."
 _NO_PROMPTS = "prompts are not stored here; send the text."
 _NO_CONVERSATIONS = "there is no conversations API here; use previous_response_id."
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -94,15 +94,7 @@ FIELDS = (
             Field("verbosity", Kind.STRING, choices=("low", "medium", "high"), doc="Has no effect here. Said back."),
         ),
     ),
-    Field(
-        "tools",
-        Kind.ARRAY,
-        items=Field("", Kind.OBJECT),
-        max_items=1000,
-        doc="Tools of type function are refused: this server does not parse tool calls. Others are ignored.",
-    ),
-    Field("tool_choice", (Kind.STRING, Kind.OBJECT), doc='"none" or "auto"; what forces a call is refused.'),
-    Field("parallel_tool_calls", Kind.BOOLEAN, default=True, doc="There are no tool calls. Said back."),
+    *tools.RESPONSES,
     Field(
         "truncation",
         Kind.STRING,
@@ -143,6 +135,7 @@ class Ask:
     previous: str | None
     model: str | None
     options: Options
+    tooling: tools.Tooling = tools.NO_TOOLS
     constraint: ConstraintSpec | None = None
     stream: bool = False
     store: bool = True
@@ -169,13 +162,14 @@ def read(body: Mapping[str, Any], over_socket: bool = False) -> Ask:
     if parsed["stream_options"] is not None and not (parsed["stream"] or over_socket):
         raise bad_request("stream_options", '"stream_options" needs "stream" to be true.')
     generates = not over_socket or parsed["generate"]
-    tools = _ignored_tools(parsed["tools"])
+    tooling = tools.responses(parsed)
     return Ask(
         input=parsed["input"],
         instructions=parsed["instructions"],
         previous=parsed["previous_response_id"],
         model=parsed["model"],
         options=_options(parsed, generates),
+        tooling=tooling,
         constraint=constraint_of_text(parsed),
         stream=parsed["stream"] or over_socket,
         store=parsed["store"],
@@ -184,8 +178,8 @@ def read(body: Mapping[str, Any], over_socket: bool = False) -> Ask:
         generates=generates,
         timings=parsed["timings"],
         seals=SEALED in (parsed["include"] or ()),
-        echo=_echo(parsed),
-        ignored=parsed.ignored + tools,
+        echo=_echo(parsed, tooling),
+        ignored=tooling.ignored,
     )
 
 
@@ -220,17 +214,6 @@ def _options(parsed: Parsed, generates: bool) -> Options:
     )
 
 
-def _ignored_tools(tools: list[Any] | None) -> tuple[str, ...]:
-    """The paths of tools of kinds that do not exist here. ApiError 400 for functions, and what is no tool."""
-    for i, tool in enumerate(tools or ()):
-        if not isinstance(tool.get("type"), str):
-            raise wrong(f"tools[{i}].type", "a string", tool.get("type"))
-        if tool["type"] == "function":
-            message = f'"tools" is not supported by this server: {_NO_TOOLS}'
-            raise bad_request("tools", message, "unsupported_parameter")
-    return tuple(f"tools[{i}]" for i in range(len(tools or ())))
-
-
 _ECHOED = (
     "instructions",
     "previous_response_id",
@@ -246,7 +229,7 @@ _ECHOED = (
 )
 
 
-def _echo(parsed: Parsed) -> dict[str, Any]:
+def _echo(parsed: Parsed, tooling: tools.Tooling) -> dict[str, Any]:
     """What the response object says back of the request."""
     reasoning, text = parsed["reasoning"] or {}, parsed["text"] or {}
     verbosity = {} if text.get("verbosity") is None else {"verbosity": text["verbosity"]}
@@ -254,8 +237,8 @@ def _echo(parsed: Parsed) -> dict[str, Any]:
         "metadata": _metadata(parsed["metadata"] or {}),
         "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
         "text": {"format": _format(text.get("format") or {"type": "text"})} | verbosity,
-        "tool_choice": _tool_choice(parsed["tool_choice"]),
-        "tools": [],
+        "tool_choice": parsed["tool_choice"] or "auto",
+        "tools": [_tool(each["function"]) for each in tooling.offered],
         "top_logprobs": parsed["top_logprobs"] or 0,
     }
 
@@ -271,15 +254,9 @@ def _format(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tool_choice(value: str | Mapping[str, Any] | None) -> str | Mapping[str, Any]:
-    if value is None or value in ("none", "auto"):
-        return value or "auto"
-    if isinstance(value, str) and value != "required":
-        raise wrong("tool_choice", 'one of "none", "auto", "required", or an object', value)
-    if isinstance(value, dict) and (value.get("type"), value.get("mode")) == ("allowed_tools", "auto"):
-        return value
-    message = f'"tool_choice" cannot force a call: {_NO_TOOLS}'
-    raise bad_request("tool_choice", message, "unsupported_parameter")
+def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("name", "description", "parameters")
+    return {"type": "function"} | {name: function.get(name) for name in names} | {"strict": "strict" in function}
 
 
 def _metadata(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -301,7 +278,7 @@ def chat(ask: Ask, conversation: Sequence[Item], seal: Seal) -> ChatRequest:
     turns = messages(ask.instructions, conversation, seal)
     if not turns:
         raise bad_request("input", '"input" must not be empty.')
-    return ChatRequest(turns, ask.options)
+    return ChatRequest(turns, ask.options, ask.tooling.tools, ask.tooling.calling)
 
 
 def prepare(ask: Ask, turns: ChatRequest, facts: ModelFacts, id: str, arrived: float) -> Request:

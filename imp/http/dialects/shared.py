@@ -54,6 +54,7 @@ class Choice:
 
     index: int
     listener: Listener | None = None  # None: all is text
+    named: bool = False  # the one function to call was named
     parts: list[Part] = field(default_factory=list)
     news: list[PartEvent] = field(default_factory=list)  # what the latest event added to the parts
     tokens: list[int] = field(default_factory=list)
@@ -84,7 +85,7 @@ class Choice:
             return None
         if self.finished.reason is Reason.LENGTH:
             return "length"
-        return "tool_calls" if self.calls else "stop"
+        return "tool_calls" if self.calls and not self.named else "stop"
 
     def take(self, event: Event) -> None:
         self.news = []
@@ -148,7 +149,7 @@ class Conversation:
             self.first[id] = len(self.choices)
             for _ in range(n):
                 listener = None if speech.plain else Listener(speech, lambda: call_prefix + secrets.token_hex(12))
-                self.choices.append(Choice(len(self.choices), listener))
+                self.choices.append(Choice(len(self.choices), listener, speech.named))
 
     def take(self, event: Event) -> Choice:
         """Fold one event in; the choice it belongs to. ApiError when the engine gave up, or was told to."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from imp.chat.prepare import encode_rendered, render
+from imp.chat.prepare import encode_rendered, render, speech
 from imp.http import sse
 from imp.http.dialects import responses, responses_compact
 from imp.http.dialects.openai_chat import Header
@@ -71,7 +71,8 @@ async def create(services: Services, request: HttpRequest) -> Response:
         prepared = await services.prepare(lambda: _prepared(services, ask, context, loaded, header.id, recorder.began))
         with recorder.compiling(ask.constraint):
             [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
-        conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None)
+        heard = speech(ask.tooling.tools, ask.tooling.calling, prepared, loaded.facts)
+        conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None, heard)
         seal = partial(services.seal.seal, REASONING) if ask.seals else None
         writer = Writer(ask, header, conversation, loaded.tokenizer, prepared.sampling, seal)
         turn = _turn(services, request, ask, context, writer)
