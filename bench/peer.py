@@ -206,13 +206,13 @@ def section(about: dict[str, str], lines: Lines) -> str:
     return f"{facts}\n\n{lines.table()}\n\nMedian of the repetitions (range in brackets).\n"
 
 
-def with_section(page: str, text: str) -> str:
+def with_section(page: str, text: str, begins: str = BEGIN, ends: str = END) -> str:
     """The page with what is between the two markers replaced."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.partition(begins)
+    _, end, after = rest.partition(ends)
     if not begin or not end:
-        raise ValueError(f"the page lacks {BEGIN} or {END}")
-    return f"{before}{BEGIN}\n{text}{END}{after}"
+        raise ValueError(f"the page lacks {begins} or {ends}")
+    return f"{before}{begin}\n{text}{end}{after}"
 
 
 def source_format(model: Path) -> str:
