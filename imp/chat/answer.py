@@ -45,6 +45,11 @@ class Answer:
         if self._open is Channel.REASONING:
             self._close()
 
+    def message(self) -> None:
+        """A message begins, as models write several of: text behind text is a paragraph of its own, and white space
+        between messages belongs to none."""
+        self._space = "\n\n" if self._open is Channel.TEXT else ""
+
     def call(self, name: str, id: str = "") -> None:
         """A call begins; its arguments follow. An id that another call has gives way to a new one."""
         self._close()

@@ -44,7 +44,8 @@ class ParameterTexts:
     follow, so that nothing that looks nearly like the end of a value is one. It must not overlap itself. Other values
     are JSON. Without an `end`, all values are JSON, strings too. `words` are for values outside of JSON's own.
     `marker`: the part of `end` that no value contains, where readers end a value at less than all of it.
-    `after_key_json`: what stands before values that are not strings, where that is not `after_key`.
+    `after_key_json`, `end_json`: what stands around values that are not strings, where it is something else.
+    `named_end`: where `end` is followed by the key once more, what comes behind that, and then `rest`.
     """
 
     before_key: str
@@ -54,7 +55,9 @@ class ParameterTexts:
     separator: str = ""
     key: str = r"[^\s<>=]+"  # what a parameter may be called that the schema does not name
     marker: str = ""
-    after_key_json: str = ""
+    after_key_json: Text = ""
+    end_json: str | None = None
+    named_end: str = ""
     words: Words = Words()
 
     def __post_init__(self) -> None:

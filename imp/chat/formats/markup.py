@@ -27,8 +27,9 @@ class Markup:
     wrap: what calls stand in, or may; (): each stands for itself.
     named, opened, value: "": there is nothing, nor attributes before it.
     pad: belongs to the marks, not to the value, where it stands between them.
-    json: before arguments that are one JSON object, which may also follow `opened` directly.
+    json, json_end: around arguments that are one JSON object, which may also follow `opened` directly.
     cdata: a value may stand in a CDATA section.
+    unescaped: of a key.
     typing(attributes, admitted): the types of a value of which the schema admits `admitted`.
     """
 
@@ -44,8 +45,10 @@ class Markup:
     unwrap: tuple[str, ...] = ()
     pad: str = ""
     json: str = ""
+    json_end: str = ""
     cdata: bool = False
     typing: Callable[[str, Kinds], Kinds] = as_said
+    unescaped: Callable[[str], str] = str.strip
 
     @property
     def openers(self) -> tuple[str, ...]:
@@ -98,6 +101,8 @@ def _call(markup: Markup, reader: Reader, answer: Answer, tools: Tools) -> Readi
             raise NotACall
         yield from arguments_value(reader, answer, name)
         yield from reader.space()
+        if markup.json_end and not answer.in_call and (yield from reader.match(markup.json_end)):
+            yield from reader.space()
         return (yield from reader.first_of(marks[1:])) if not answer.in_call else ""
     answer.call(name)
     members = Members(answer, tools[name].parameters if name in tools else {})
@@ -130,8 +135,8 @@ def _member(markup: Markup, members: Members, reader: Reader) -> Reading[bool]:
         return False
     if markup.value and not (yield from reader.until((markup.value,), attributes.append)):
         return False
-    name = "".join(key).strip()
-    members.open(name, markup.typing("".join(attributes), members.admitted(name)))
+    name = markup.unescaped("".join(key))
+    members.open(name, markup.typing("".join(attributes), members.shape(name).kinds))
     if markup.pad:
         yield from reader.match(markup.pad)
     if markup.cdata and (yield from reader.match("<![CDATA[")):

@@ -32,44 +32,74 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
-def kinds(schema: object, root: Mapping[str, Any] | None = None, depth: int = _DEPTH) -> frozenset[str]:
+def kinds(schema: object, root: Mapping[str, Any] | None = None) -> frozenset[str]:
     """The types of JSON that a schema admits, integers apart. root: what its references point into."""
+    return _kinds(schema, schema if root is None and isinstance(schema, Mapping) else root or {}, {}, _DEPTH)
+
+
+def _kinds(schema: object, root: Mapping[str, Any], known: dict[int, frozenset[str]], depth: int) -> frozenset[str]:
+    """known: by the identity of a schema, so that each is looked at once, however often it is referred to."""
     if not isinstance(schema, Mapping) or not depth:
         return frozenset() if schema is False else KINDS
-    root = schema if root is None else root
+    if id(schema) in known:
+        return known[id(schema)]
+    known[id(schema)] = KINDS  # while it is looked at
     found = _named(schema.get("type"))
     if "const" in schema:
         found &= {_kind(schema["const"])}
     if isinstance(values := schema.get("enum"), list):
         found &= {_kind(value) for value in values}
     if isinstance(reference := schema.get("$ref"), str):
-        found &= kinds(pointed_at(root, reference), root, depth - 1)
+        found &= _kinds(pointed_at(root, reference), root, known, depth - 1)
     for word in ("anyOf", "oneOf"):
         if isinstance(some := schema.get(word), list) and some:
-            found &= frozenset().union(*(kinds(one, root, depth - 1) for one in some))
+            found &= frozenset().union(*(_kinds(one, root, known, depth - 1) for one in some))
     if isinstance(every := schema.get("allOf"), list):
         for one in every:
-            found &= kinds(one, root, depth - 1)
+            found &= _kinds(one, root, known, depth - 1)
     if schema.get("nullable") is True:  # OpenAPI 3.0
         found |= {"null"}
+    known[id(schema)] = found
     return found
 
 
-def member(schema: object, key: str, root: Mapping[str, Any], depth: int = _DEPTH) -> object:
+def member(schema: object, key: str, root: Mapping[str, Any]) -> object:
     """The schema of an object's member, True where nothing is said about it."""
-    if not isinstance(schema, Mapping) or not depth:
+
+    def own(schema: Mapping[str, Any]) -> object:
+        properties = schema.get("properties")
+        return properties.get(key, True) if isinstance(properties, Mapping) else True
+
+    found = _found(schema, root, own, set(), _DEPTH)
+    if found is not True:
+        return found
+    return _found(schema, root, lambda one: one.get("additionalProperties", True), set(), _DEPTH)
+
+
+def items(schema: object, root: Mapping[str, Any]) -> object:
+    """The schema of an array's elements, True where nothing is said about them."""
+    return _found(schema, root, lambda one: one.get("items", True), set(), _DEPTH)
+
+
+def _found(
+    schema: object, root: Mapping[str, Any], own: Callable[[Mapping[str, Any]], object], seen: set[int], depth: int
+) -> object:
+    """What the schema, or one that holds for the same value, says by itself; True: nothing. Each is asked once."""
+    if not isinstance(schema, Mapping) or not depth or id(schema) in seen:
         return True
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping) and key in properties:
-        return properties[key]
+    seen.add(id(schema))
+    if (found := own(schema)) not in (True, False):
+        return found
+    return next((x for one in _below(schema, root) if (x := _found(one, root, own, seen, depth - 1)) is not True), True)
+
+
+def _below(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[object]:
+    """The schemas that hold for the same value."""
     below = [pointed_at(root, schema["$ref"])] if isinstance(schema.get("$ref"), str) else []
     for word in ("allOf", "anyOf", "oneOf"):
         if isinstance(some := schema.get(word), list):
             below += some
-    for one in below:
-        if (found := member(one, key, root, depth - 1)) is not True:
-            return found
-    return schema.get("additionalProperties", True) or True
+    return below
 
 
 def pointed_at(root: Mapping[str, Any], reference: str) -> object:
@@ -103,20 +133,36 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+class Shape:
+    """What a schema says of a value. kinds: the types it admits."""
+
+    def __init__(self, schema: object, root: Mapping[str, Any]) -> None:
+        self._schema, self._root = schema, root
+        self.kinds = kinds(schema, root) or STRING
+
+    def member(self, key: str) -> Shape:
+        return Shape(member(self._schema, key, self._root), self._root)
+
+    def items(self) -> Shape:
+        """Of the elements of an array."""
+        return Shape(items(self._schema, self._root), self._root)
+
+
 class Members:
     """The arguments of one call that has begun, written to an answer as the members of a JSON object."""
 
     def __init__(self, answer: Answer, parameters: Mapping[str, Any]) -> None:
         """parameters: the tool's JSON Schema."""
-        self._answer, self._parameters = answer, parameters
+        self._answer, self._shape = answer, Shape(parameters, parameters)
         self._seen: set[str] = set()
         self._begun = False  # the quotation mark of a string is out
         self._held: list[str] = []
+        self._known = ""
         self._kinds = KINDS
         self._repeated = False
 
-    def admitted(self, key: str) -> frozenset[str]:
-        return kinds(member(self._parameters, key, self._parameters), self._parameters) or STRING
+    def shape(self, key: str) -> Shape:
+        return self._shape.member(key)
 
     def open(self, key: str, admitted: frozenset[str]) -> None:
         """A value begins. Of a key that comes again the first value counts: it is out."""
@@ -124,7 +170,7 @@ class Members:
         if not self._repeated:
             self._answer.arguments((", " if self._seen else "{") + quoted(key) + ": ")
         self._seen.add(key)
-        self._kinds, self._begun, self._held = admitted, False, []
+        self._kinds, self._begun, self._held, self._known = admitted, False, [], ""
 
     def piece(self, text: str) -> None:
         """More of the value's text."""
@@ -134,11 +180,17 @@ class Members:
             self._answer.arguments(quoted(text)[self._begun : -1])
             self._begun = True
 
+    def known(self, value: str) -> None:
+        """The value as JSON, in the place of its text."""
+        self._known = value
+
     def close(self) -> None:
         """The value is complete."""
         if self._repeated:
             return
-        if self._kinds == STRING:
+        if self._known:
+            self._answer.arguments(self._known)
+        elif self._kinds == STRING:
             self._answer.arguments('"' if self._begun else '""')
         else:
             self._answer.arguments(json_of("".join(self._held), self._kinds))

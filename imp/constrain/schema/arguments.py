@@ -8,7 +8,7 @@ from ..charset import Encoding
 from ..errors import Code, ConstraintError
 from ..language import Language
 from ..nfa import Nfa
-from ..tools import ParameterTexts
+from ..tools import ParameterTexts, Text
 from .budget import Budget, too_large
 from .check import Reachable
 from .compile import DEFAULTS, PropertyOrder, SchemaOptions, emit_value
@@ -98,27 +98,37 @@ class _Values:
     def literal(self, text: str, after: int) -> int:
         return self._nfa.literal(self._spell(text), after)
 
+    def text(self, text: Text, after: int) -> int:
+        for piece in reversed((text,) if isinstance(text, str) else text):
+            if isinstance(piece, str):
+                after = self.literal(piece, after)
+            else:
+                after = Language.pattern(piece.regex, search=False).emit(self._nfa, after, Encoding.RAW)
+        return after
+
     def key(self, language: Language) -> Language:
         return language & Language.pattern(self.texts.key, search=False)
 
     def value(self, formula: Formula, after: int) -> int:
-        """What stands before the value, the value, the marker of its end, then `after`."""
+        """What stands between key and value, the value, the marker of its end, then `after`."""
         if formula not in self._rules:
             self._rules[formula] = self._nfa.lazy(lambda: self._rule(formula))
         return self._nfa.call(self._rules[formula], after)
 
     def _rule(self, formula: Formula) -> int:
-        end = self.literal(self.texts.end + self.texts.rest, self._nfa.ret)
-        if not self.texts.end:
-            return self.literal(self.texts.after_key, self._nfa.call(self._lowering.rule(formula), end))
+        texts = self.texts
+        rest = "" if texts.named_end else texts.rest
+        end = self.literal(texts.end + rest, self._nfa.ret)
+        if not texts.end:
+            return self.literal(texts.after_key, self._nfa.call(self._lowering.rule(formula), end))
         strings = [
             language.emit(self._nfa, end, Encoding.RAW, low, high) for language, low, high in self._texts[formula]
         ]
-        parts = [self.literal(self.texts.after_key, self._nfa.eps(*strings))] if strings else []
+        parts = [self.literal(texts.after_key, self._nfa.eps(*strings))] if strings else []
         other = self._lowering.without_strings(formula)
         if other is not None:
-            before = self.texts.after_key_json or self.texts.after_key
-            parts.append(self.literal(before, self._nfa.call(other, end)))
+            end_json = end if texts.end_json is None else self.literal(texts.end_json + rest, self._nfa.ret)
+            parts.append(self.text(texts.after_key_json or texts.after_key, self._nfa.call(other, end_json)))
         return self._nfa.eps(*parts)
 
 
@@ -154,13 +164,18 @@ class _Parameters:
         return [self._values.literal(separator + texts.before_key, self._nfa.eps(*parts))]
 
     def _key(self, state: State, member: Member) -> int | None:
-        value = self._values.value(member.formula, self._node(member.after))
+        texts, after = self._values.texts, self._node(member.after)
         if member.name is not None:
-            return self._nfa.literal(self._plan.names[member.name].encode(), value)
-        language = self._values.key(self._plan.key_language(state, member))
-        if member.family == self._plan.free and self._plan.names:
-            language = language - Language.of(self._plan.names)
-        return None if language.is_empty else language.emit(self._nfa, value, Encoding.RAW)
+            key = Language.of([self._plan.names[member.name]])
+        else:
+            key = self._values.key(self._plan.key_language(state, member))
+            if member.family == self._plan.free and self._plan.names:
+                key = key - Language.of(self._plan.names)
+        if key.is_empty:
+            return None
+        if texts.named_end:  # of keys that are not named in the schema, any: the reader does not compare them
+            after = key.emit(self._nfa, self._values.literal(texts.named_end + texts.rest, after), Encoding.RAW)
+        return key.emit(self._nfa, self._values.value(member.formula, after), Encoding.RAW)
 
     def _node(self, state: State) -> int:
         """After a parameter."""

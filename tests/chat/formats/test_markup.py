@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from imp.chat.formats import dsml, dsml_v4, glm, glm_compact, hy3, minicpm, minimax, qwen_xml, seed
+from imp.chat.formats import dsml, dsml_v4, glm, glm_compact, hy3, kimi_k3, minicpm, minimax, minimax_m3, qwen_xml, seed
 from imp.chat.formats.base import Format, Tool
 from tests.chat.formats.harness import THINK, Part, calls, read, same_at_every_cut
 
@@ -65,6 +65,18 @@ WRITINGS = {
         suffixed("<tool_call>NAME<tool_sep>\nARGUMENTS</tool_call>\n"),
         suffixed("<tool_calls>\n{}</tool_calls>"),
     ),
+    "kimi_k3": Writing(
+        kimi_k3.FORMAT,
+        '<|open|>argument key="KEY" type="number"<|sep|>VALUE<|close|>argument<|sep|>',
+        '<|open|>call tool="NAME" index="1"<|sep|>ARGUMENTS<|close|>call<|sep|>',
+        "<|open|>tools<|sep|>{}<|close|>tools<|sep|>",
+    ),
+    "minimax_m3": Writing(
+        minimax_m3.FORMAT,
+        "]<]minimax[>[<KEY>VALUE]<]minimax[>[</KEY>",
+        ']<]minimax[>[<invoke name="NAME">ARGUMENTS]<]minimax[>[</invoke>\n',
+        "]<]minimax[>[<tool_call>\n{}]<]minimax[>[</tool_call>",
+    ),
 }  # fmt: skip
 
 
@@ -107,6 +119,8 @@ CASES: dict[str, Callable[[Writing], tuple[str, list[Part]]]] = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("format", WRITINGS)
 def test_an_output_has_these_parts_however_it_is_cut(format, case):
+    if (format, case) == ("minimax_m3", "one object"):  # its arguments are elements always
+        return
     output, parts = CASES[case](WRITINGS[format])
     assert same_at_every_cut(output, WRITINGS[format].format, TOOLS, THINK) == parts
 
@@ -180,3 +194,63 @@ def test_arguments_of_a_long_call_come_while_they_are_written():
     (part,) = read([output[:end]], w.format, TOOLS)
     assert json.loads(part[2] + '"}') == {"q": value}
     assert start < end
+
+
+M3_TOOL = Tool(
+    "book",
+    {
+        "type": "object",
+        "properties": {
+            "days": {"type": "array", "items": {"type": "integer"}},
+            "who": {"type": "object", "properties": {"name": {"type": "string"}, "item": {"type": "string"}}},
+            "many": {"type": "array", "items": {"type": "object", "properties": {"zip": {"type": "string"}}}},
+        },
+    },
+)
+N = "]<]minimax[>["
+
+
+@pytest.mark.parametrize(
+    ("inner", "arguments"),
+    [
+        ("<days>N<item>1N</item>N<item>2N</item>N</days>", {"days": [1, 2]}),
+        ("<days>N<item>1N</item>N</days>", {"days": [1]}),
+        ("<days>N</days>", {"days": []}),
+        ("<who>N</who>", {"who": {}}),
+        ("<who>\nN<name>007N</name>\nN<item>1N</item>\nN</who>", {"who": {"name": "007", "item": "1"}}),
+        ("<many>N<item>N<zip>00731N</zip>N</item>N<item>N<zip>N</zip>N<n>1N</n>N</item>N</many>", {"many": [{"zip": "00731"}, {"zip": "", "n": 1}]}),
+        ("<days>[1, 2]N</days>N<who>{\"name\": \"Zoë\"}N</who>", {"days": [1, 2], "who": {"name": "Zoë"}}),
+        ("<new>N<a>N<b>xN</b>N<b>yN</b>N</a>N</new>", {"new": {"a": {"b": "y"}}}),
+        ("<new>N<item>N<item>1N</item>N</item>N</new>", {"new": [[1]]}),
+        ("<days>noneN</days>", {"days": "none"}),
+    ],
+)  # fmt: skip
+def test_minimax_m3_values_of_elements(inner, arguments):
+    output = f'N<tool_call>\nN<invoke name="book">N{inner}N</invoke>\nN</tool_call>'.replace("N", N).replace(N + "oË", "Noë")
+    assert calls(same_at_every_cut(output, minimax_m3.FORMAT, (M3_TOOL,))) == [("book", arguments)]
+
+
+def test_minimax_m3_elements_without_end_are_no_danger():
+    output = f'{N}<tool_call>{N}<invoke name="book">' + f"{N}<a>" * 5000
+    (part, *_) = read([output], minimax_m3.FORMAT, (M3_TOOL,))
+    assert part[:2] == ("tool", "book")
+    assert part[3]
+
+
+@pytest.mark.parametrize("tools", [TOOLS, ()])
+def test_kimi_k3_text_stands_in_an_element(tools):
+    output = "<|open|>response<|sep|>Hi **you**\n<|close|>response<|sep|>"
+    assert same_at_every_cut(output, kimi_k3.FORMAT, tools) == [text("Hi **you**\n")]
+    output = "<|open|>think<|sep|>hm<|close|>think<|sep|>" + output + "<|close|>message<|sep|><|end_of_msg|>"
+    assert same_at_every_cut(output, kimi_k3.FORMAT, tools)[0] == ("reasoning", "", "hm", "")
+
+
+def test_kimi_k3_text_then_calls_with_one_object_or_keys_that_are_escaped():
+    argument = '<|open|>argument key="a&amp;&quot;b" type="string"<|sep|>1<|close|>argument<|sep|>'
+    output = (
+        "<|open|>response<|sep|>Well.<|close|>response<|sep|><|open|>tools<|sep|>"
+        '<|open|>call tool="search" index="1"<|sep|><|open|>json type="object"<|sep|>{"n": 1}<|close|>json<|sep|><|close|>call<|sep|>'
+        f'<|open|>call tool="search" index="2"<|sep|>{argument}<|close|>call<|sep|><|close|>tools<|sep|>'
+    )
+    parts = same_at_every_cut(output, kimi_k3.FORMAT, TOOLS)
+    assert parts == [text("Well."), call("search", '{"n": 1}'), call("search", '{"a&\\"b": "1"}')]

@@ -82,6 +82,17 @@ def test_members_are_found_behind_references_and_combinations():
     assert kinds({"$ref": "https://elsewhere"}) == kinds({"$ref": "#/no/where"}) == kinds({"type": "odd"}) == KINDS
 
 
+def test_schemas_that_refer_to_each_other_without_end_are_looked_at_once():
+    doubled = {"$defs": {f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}, {"$ref": f"#/$defs/a{n + 1}"}]} for n in range(31)}}
+    doubled["$defs"]["a31"] = {"type": "integer"}
+    looped = {"$defs": {"a": {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "properties": {"x": {"type": "null"}}}}}
+    for root in (doubled, looped):
+        schema = {"$ref": "#/$defs/" + next(iter(root["$defs"]))}
+        assert kinds(schema, root)
+        assert member(schema, "y", root) is True
+    assert member({"$ref": "#/$defs/a"}, "x", looped) == {"type": "null"}
+
+
 @given(st.text() | st.from_regex(r"[-+0-9.eE_]{1,12}", fullmatch=True), st.sets(st.sampled_from(sorted(KINDS))))
 def test_any_text_becomes_json_of_an_admitted_type_or_the_string_itself(text, admitted):
     value = json.loads(json_of(text, frozenset(admitted)))
