@@ -210,6 +210,7 @@ class Reader:
                 return True
             if char == "\\":
                 if not (yield from self.need(2)):
+                    emit(self.take(1))
                     return False
                 emit(self.take(2))
             else:

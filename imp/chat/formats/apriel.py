@@ -10,7 +10,7 @@ from __future__ import annotations
 from .base import Format
 from .json_calls import array_envelope, list_parser
 
-TEMPLATE_MARKS: tuple[str, ...] = ("<tool_calls>[",)
+TEMPLATE_MARKS: tuple[str, ...] = ("<tool_calls>[", "</tool_calls>", '"arguments"')
 
 OPEN, CLOSE = "<tool_calls>", "</tool_calls>"
 FORMAT = Format("apriel", (OPEN,), list_parser(CLOSE), (CLOSE,), (array_envelope(OPEN, CLOSE),))

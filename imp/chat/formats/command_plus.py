@@ -9,7 +9,7 @@
         }
     ]```
 
-A template of these tells the model to write `Action:` and the key `"tool_name"`.
+A template of these tells the model to write `Action:`, with the tool `directly-answer` where it needs none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..reader import Reader, Steps
 from .base import Format, NotACall, Tools
 from .json_calls import call_list
 
-TEMPLATE_MARKS: tuple[str, ...] = ("Action:", '"tool_name"', "```json")
+TEMPLATE_MARKS: tuple[str, ...] = ("Action:", "directly-answer")
 
 OPEN, FENCE = "Action:", "```"
 

@@ -31,10 +31,12 @@ def _call(reader: Reader, answer: Answer) -> Steps:
     if not (yield from reader.match(SEPARATOR)):
         raise NotACall
     yield from reader.space()
-    if (yield from reader.comes("{")) or (yield from reader.comes(CLOSE)):
+    name = yield from reader.word('<`{"')
+    if first and name == "null" and (yield from reader.comes(CLOSE)):
+        answer.whole_call(first, {})
+    elif not name:
         yield from named_call(reader, answer, first, ends=(CLOSE,))
     else:
-        name = yield from reader.word("<`{")
         fenced = yield from _fence(reader)
         yield from named_call(reader, answer, name, ends=(FENCE, CLOSE))
         if fenced and not answer.in_call:

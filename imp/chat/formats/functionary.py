@@ -24,6 +24,8 @@ OPEN = ">>>"
 
 
 def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
+    if not opener:
+        yield from reader.space()
     name = yield from reader.word("<>{")
     if not (yield from reader.match("\n")):
         raise NotACall

@@ -14,7 +14,7 @@ from ...constrain.tools import Envelope
 from .base import Format
 from .json_calls import list_parser
 
-TEMPLATE_MARKS: tuple[str, ...] = ("<|role_sep|>", "<|message_sep|>", "function call")
+TEMPLATE_MARKS: tuple[str, ...] = ("<|role_sep|>", "<|message_sep|>", "'role': 'function call'")
 
 END = "<|message_sep|>"
 OPEN = "function call<|role_sep|>"

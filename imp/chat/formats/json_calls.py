@@ -53,24 +53,25 @@ def call_object(reader: Reader, answer: Answer, keys: Keys = KEYS, tools: Tools 
     if not (yield from reader.match("{")):
         raise NotACall
     found = _Found()
-    yield from _members(reader, answer, keys, tools, found)
+    whole = yield from _members(reader, answer, keys, tools, found)
     if found.begun:
         return
     if not found.name or (tools is not None and found.arguments is None and found.name not in tools):
         raise NotACall
     answer.call(found.name, found.id)
-    if found.arguments is None and (yield from reader.at_end()):
+    if found.arguments is None and not whole and (yield from reader.at_end()):
         return
     answer.arguments(object_text(found.arguments or ""))
     answer.called()
 
 
-def _members(reader: Reader, answer: Answer, keys: Keys, tools: Tools | None, found: _Found) -> Steps:
-    """What stands in the object, its end included; no further than to something that has no place in it."""
+def _members(reader: Reader, answer: Answer, keys: Keys, tools: Tools | None, found: _Found) -> Reading[bool]:
+    """What stands in the object, its end included. False: it went no further than to something that has no place there,
+    or to the end of the output."""
     while not (yield from _closes(reader)):
         key = yield from string(reader)
         if key is None or not (yield from _colon(reader)):
-            return
+            return False
         if tools is not None and key not in keys.all and not found.begun:
             raise NotACall
         if key in keys.nested and not found.nested and (yield from reader.match("{")):
@@ -89,7 +90,8 @@ def _members(reader: Reader, answer: Answer, keys: Keys, tools: Tools | None, fo
             if key in keys.arguments:
                 found.arguments = "".join(value)
         if answer.in_call:
-            return
+            return False
+    return True
 
 
 def call_list(
@@ -111,11 +113,13 @@ def call_items(reader: Reader, answer: Answer, keys: Keys, tools: Tools | None, 
         reader.keep((yield from reader.space()))
         if array and (yield from reader.match("]")):
             return
-        for separator in separators:
-            yield from reader.match(separator)
+        separator = yield from reader.first_of(tuple(separators))
         yield from reader.space()
         if not (yield from reader.comes("{")):
+            if separator and not array:
+                raise NotACall
             return
+        reader.keep()
         yield from call_object(reader, answer, keys, tools)
 
 

@@ -24,6 +24,7 @@ WORDS: Mapping[str, str] = {
     "false": "false",
 }
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_CODE = re.compile(r"[-+]?0[0-9]")
 _STOPS = "()[]{},:=\"'"
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0", "\n": ""}
 _CODE_POINT = {"x": 2, "u": 4, "U": 8}  # digits behind the letter
@@ -196,11 +197,21 @@ def _scalar(word: str) -> str:
         return WORDS[word]
     if _JSON_NUMBER.fullmatch(word):
         return word
-    try:
-        number = float(word)
-    except ValueError:
-        number = math.nan
-    return json.dumps(number if math.isfinite(number) else encodable(word), ensure_ascii=False)
+    number = _number(word)
+    return json.dumps(encodable(word) if number is None else number, ensure_ascii=False)
+
+
+def _number(word: str) -> float | None:
+    """What Python takes for a number; not digits behind a zero, which are a code."""
+    if _CODE.match(word):
+        return None
+    for kind in (int, float):
+        try:
+            number = kind(word)
+        except ValueError:
+            continue
+        return number if math.isfinite(number) else None
+    return None
 
 
 def _json_object(members: Mapping[str, str]) -> str:

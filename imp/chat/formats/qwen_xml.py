@@ -1,12 +1,12 @@
 """Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5: arguments one by one between tags. The outer tags may be missing.
 
-    <tool_call>
-    <function=weather>
-    <parameter=city>
-    Oslo
-    </parameter>
-    </function>
-    </tool_call>
+<tool_call>
+<function=weather>
+<parameter=city>
+Oslo
+</parameter>
+</function>
+</tool_call>
 """
 
 from __future__ import annotations

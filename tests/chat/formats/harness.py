@@ -60,11 +60,11 @@ def read(
     return [(a, b, c, d) for a, b, c, d in parts]
 
 
-def cuts(text: str, seed: int = 0, ways: int = 25) -> Iterable[list[str]]:
-    """The text whole, by characters, in two at every place of a short one, and at random places."""
+def cuts(text: str, seed: int = 0, ways: int = 25, pairs: int = 120) -> Iterable[list[str]]:
+    """The text whole, by characters, in two at every place of one of up to `pairs`, and at random places."""
     yield [text]
     yield list(text)
-    if len(text) <= 120:
+    if len(text) <= pairs:
         yield from ([text[:i], text[i:]] for i in range(1, len(text)))
     rng = random.Random(f"{seed}{text}")
     for _ in range(ways):
@@ -72,10 +72,10 @@ def cuts(text: str, seed: int = 0, ways: int = 25) -> Iterable[list[str]]:
         yield [text[a:b] for a, b in itertools.pairwise([0, *marks, len(text)])]
 
 
-def same_at_every_cut(text: str, *args: Any, **kwargs: Any) -> list[Part]:
+def same_at_every_cut(text: str, *args: Any, ways: int = 25, pairs: int = 120, **kwargs: Any) -> list[Part]:
     """The parts, which do not depend on how the text was cut."""
     whole = read([text], *args, **kwargs)
-    for pieces in cuts(text):
+    for pieces in cuts(text, ways=ways, pairs=pairs):
         assert read(pieces, *args, **kwargs) == whole, pieces
     return whole
 
