@@ -17,6 +17,7 @@ from .chat.template import BUILTIN, ChatTemplate, TemplateError
 from .constrain.code import compile_aside
 from .constrain.compiler import Compiler
 from .constrain.schema import PropertyOrder, SchemaOptions, Whitespace
+from .constrain.tools import Vocabulary
 from .constrain.vocab import VocabTables, vocabulary_tables
 from .memory import BLOCK_SIZE, MemoryPlan, available_bytes, plan
 from .model import arch
@@ -226,6 +227,11 @@ def constraint_compiler(tokenizer: Tokenizer, settings: Settings) -> Compiler:
             return tokenizer.encode(text.decode(), add_special=False)
         return []
 
+    def vocabulary() -> Vocabulary:
+        spellings = {tokenizer.token_text(token): token for token in tokenizer.special_ids}
+        known = {text: token for text, token in spellings.items() if text}
+        return Vocabulary(known, tokenizer.special_ids - tokenizer.eos_ids)
+
     return Compiler(
         tables,
         encode,
@@ -233,6 +239,7 @@ def constraint_compiler(tokenizer: Tokenizer, settings: Settings) -> Compiler:
             Whitespace.COMPACT if own.whitespace == "compact" else Whitespace.BOUNDED,
             PropertyOrder(own.property_order),
         ),
+        vocabulary=vocabulary,
         max_bytes=own.cache_mb << 20,
         cache_dir=cache_dir,
     )

@@ -5,6 +5,7 @@ Frozen values cross threads. `Sequence`, `Row`, `Batch` and `RowResult` are muta
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -108,6 +109,7 @@ class ConstraintKind(Enum):
     REGEX = "regex"
     CHOICE = "choice"  # text: a JSON array of strings
     GRAMMAR = "grammar"  # GBNF or Lark, told apart by what is in it
+    TOOLS = "tools"  # calls of tools; text: constrain.calling.Wanted as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ class ConstraintSpec:
     text: str
     param: str = field(default="", compare=False)  # the request's field it came from, for errors
     compact: bool | None = None  # JSON without whitespace; None: as the server is set
+    envelopes: tuple[Hashable, ...] = ()  # for TOOLS, constrain.tools.Envelope: the ways in which calls may be written
+    reasoning: Reasoning | None = None  # may come first, or has begun already: it is free text
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from ..constrain.errors import ConstraintError
 from ..types import CompiledGrammar, ConstraintSpec, Limits, Pool, Request, Sampling
-from .message import Calling, ChatRequest, CompletionRequest, Message, Options, Refused
+from .message import ChatRequest, CompletionRequest, Message, Options, Refused
 from .speech import TEXT_ONLY, Speech, Voice
 from .template import ChatTemplate, TemplateError
 
@@ -104,9 +104,10 @@ def prepare_chat(chat: ChatRequest, facts: ModelFacts, id: str, arrived: float) 
     return replace(request, limits=replace(request.limits, reasoning=reasoning, visible_ids=facts.visible_ids))
 
 
-def speech(tools: Sequence[Mapping[str, Any]], calling: Calling, request: Request, facts: ModelFacts) -> Speech:
-    """How the answers to a prepared chat turn with these tools are read."""
-    return facts.voice.speech(tools, request.limits, not calling.parallel or calling.named, calling.named)
+def speech(chat: ChatRequest, request: Request, facts: ModelFacts) -> Speech:
+    """How the answers to a prepared chat turn are read."""
+    calling = chat.calling
+    return facts.voice.speech(chat.tools, request.limits, not calling.parallel or calling.named, calling.named)
 
 
 def prepare_completion(completion: CompletionRequest, facts: ModelFacts, id: str, arrived: float) -> list[Request]:
@@ -137,7 +138,8 @@ def compile_constraint(spec: ConstraintSpec, facts: ModelFacts, stop: Callable[[
     try:
         return facts.constraints.compile(spec, stop)
     except ConstraintError as error:
-        raise Refused(f'"{spec.param}": {error.message}', spec.param, error.code.value) from None
+        param = error.param or spec.param
+        raise Refused(f'"{param}": {error.message}', param, error.code.value) from None
 
 
 def render(chat: ChatRequest, facts: ModelFacts) -> str:

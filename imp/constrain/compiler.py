@@ -14,14 +14,17 @@ from pathlib import Path
 
 from ..types import ConstraintKind, ConstraintSpec
 from .automaton import Encode, Grammar, Limits
+from .calling import compile_calls
 from .code import DEFAULT_CACHE
 from .compile import compile_choice, compile_regex
 from .errors import Code, ConstraintError
+from .free import after_reasoning, spelled
 from .gbnf import compile_gbnf
 from .grammars import GrammarCache
 from .lark import compile_lark
 from .nfa import Nfa
 from .schema import SchemaOptions, Whitespace, compile_schema
+from .tools import NO_CONTROLS, Vocabulary
 from .vocab import VocabTables
 
 MAX_BYTES = 256 << 20
@@ -40,14 +43,15 @@ class Compiler:
         encode: Encode | None = None,
         *,
         options: SchemaOptions = SCHEMA_OPTIONS,
+        vocabulary: Callable[[], Vocabulary] = lambda: NO_CONTROLS,
         max_bytes: int = MAX_BYTES,
         limits: Limits = DEFAULT_LIMITS,
         cache_dir: Path = DEFAULT_CACHE,
     ) -> None:
         """tables: of the vocabulary, made when first needed.  encode: the tokenizer, for tokens that are certain to
-        follow.  options: of JSON, where a spec does not say.  max_bytes: held by the grammars that are kept, at least
-        the latest one.  cache_dir: of compiled code."""
-        self._make_tables = cache(tables)
+        follow.  options: of JSON, where a spec does not say.  vocabulary: its control tokens.  max_bytes: held by the
+        grammars that are kept, at least the latest one.  cache_dir: of compiled code."""
+        self._make_tables, self._vocabulary = cache(tables), cache(vocabulary)
         self._encode, self._options = encode, options
         self._limits, self._cache_dir = limits, cache_dir
         self._known = GrammarCache(max_bytes)
@@ -70,7 +74,7 @@ class Compiler:
         if (known := self.cached(spec)) is not None:
             return known
         nfa = Nfa()
-        start = build(spec, nfa, self._options, stop)
+        start = build(spec, nfa, self._options, stop, self._vocabulary())
         if stop():
             raise ConstraintError(Code.TOO_LARGE, "", "compiling it was cancelled")
         grammar = Grammar(nfa, start, self.tables, self._limits, self._cache_dir, self._encode)
@@ -84,8 +88,13 @@ def build(
     nfa: Nfa,
     options: SchemaOptions = SCHEMA_OPTIONS,
     stop: Callable[[], bool] = lambda: False,
+    vocabulary: Vocabulary = NO_CONTROLS,
 ) -> int:
     """The first node of the automaton of a spec. Raises ConstraintError."""
+    if spec.reasoning is not None:
+        start = build(replace(spec, reasoning=None), nfa, options, stop, vocabulary)
+        close, open = (spelled(each, vocabulary.spellings) for each in (spec.reasoning.close, spec.reasoning.open))
+        return after_reasoning(nfa, start, close, vocabulary.free, b"" if spec.reasoning.started else open)
     if len(spec.text) > MAX_TEXT:
         reason = f"too large: it has {len(spec.text)} characters, {MAX_TEXT} are allowed"
         raise ConstraintError(Code.TOO_LARGE, "", reason)
@@ -93,6 +102,12 @@ def build(
         if spec.compact is not None:
             options = replace(options, whitespace=Whitespace.COMPACT if spec.compact else Whitespace.BOUNDED)
         return compile_schema(json.loads(spec.text), nfa, replace(options, cancelled=stop))
+    if spec.kind is ConstraintKind.TOOLS:
+
+        def answer(inner: ConstraintSpec) -> int:
+            return build(inner, nfa, options, stop, vocabulary)
+
+        return compile_calls(spec, nfa, replace(options, cancelled=stop), vocabulary, answer)
     if spec.kind is ConstraintKind.CHOICE:
         return compile_choice(json.loads(spec.text), nfa)
     if spec.kind is ConstraintKind.REGEX:

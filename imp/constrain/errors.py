@@ -17,12 +17,13 @@ class Code(Enum):
 class ConstraintError(Exception):
     """`where: reason; advice`, e.g. `#/properties/a: 'pattern' uses lookahead, which ...; rewrite it without`.
 
+    param: the field of the request that is meant, where it has several; "" where it has one.
     where: a JSON pointer into the schema, or a position in the regex or grammar ("line 3, column 7", "offset 0");
     "" for the whole constraint.  advice: what to do, may be empty.
     """
 
-    def __init__(self, code: Code, where: str, reason: str, advice: str = ""):
-        self.code, self.where, self.reason, self.advice = code, where, reason, advice
+    def __init__(self, code: Code, where: str, reason: str, advice: str = "", param: str = ""):
+        self.code, self.where, self.reason, self.advice, self.param = code, where, reason, advice, param
         super().__init__(self.message)
 
     @property

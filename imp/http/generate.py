@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from imp.chat.message import ChatRequest, Refused
 from imp.chat.pooling import answer_tokens, prepare_embeddings, prepare_relevance
-from imp.chat.prepare import ModelFacts, encode_rendered, prepare_chat, prepare_completion, render, speech
+from imp.chat.prepare import ModelFacts, encode_rendered, prepare_chat, prepare_completion, render
 from imp.http import sse
 from imp.http.dialects import anthropic, embeddings, openai_chat, openai_completions, rerank
 from imp.http.dialects import infill as infilling
@@ -21,6 +21,7 @@ from imp.http.fields import IGNORED_HEADER, ignored_header
 from imp.http.message import HttpRequest, Response, dumps, json_bytes, json_response
 from imp.http.recorder import Recorder
 from imp.http.services import Generation, Services
+from imp.http.turn import bound
 from imp.types import Event, Request
 
 log = logging.getLogger(__name__)
@@ -59,9 +60,7 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
         loaded = await recorder.lease(ask.model)
         header = _header(services, "chatcmpl-", loaded.card.name)
         prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
-        with recorder.compiling(ask.constraint):
-            [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
-    heard = speech(ask.chat.tools, ask.chat.calling, prepared, loaded.facts)
+        prepared, heard = await bound(services, recorder, ask.chat, ask.constraint, prepared, loaded.facts)
     conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None, heard)
     writer = openai_chat.Writer(ask, header, conversation, loaded.tokenizer, prepared.prompt)
     return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored)
@@ -112,9 +111,7 @@ async def messages(services: Services, request: HttpRequest) -> Response:
         prepared = await services.prepare(
             lambda: _reworded(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
         )
-        with recorder.compiling(ask.constraint):
-            [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
-    heard = speech(ask.chat.tools, ask.chat.calling, prepared, loaded.facts)
+        prepared, heard = await bound(services, recorder, ask.chat, ask.constraint, prepared, loaded.facts)
     timings = recorder.timings if ask.timings else None
     conversation = Conversation([(prepared.id, prepared.n)], timings, heard, "toolu_")
     writer = anthropic.Writer(header, conversation, request.id, services.seal.sign)

@@ -213,8 +213,7 @@ def _call(call: Any, path: str) -> dict[str, Any]:
     name, arguments = function.get("name"), function.get("arguments", "{}")
     if not isinstance(name, str):
         raise wrong(f"{path}.function.name", "a string", name)
-    if not isinstance(arguments, str | dict):
-        raise wrong(f"{path}.function.arguments", "a JSON string", arguments)
+    arguments = tools.arguments(arguments, f"{path}.function.arguments")
     return {"id": str(call.get("id", "")), "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

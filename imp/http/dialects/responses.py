@@ -147,6 +147,11 @@ class Ask:
     echo: Mapping[str, Any] = field(default_factory=dict)  # what the response object repeats
     ignored: tuple[str, ...] = ()
 
+    @property
+    def words(self) -> ChatRequest:
+        """All but the messages."""
+        return ChatRequest((), self.options, self.tooling.tools, self.tooling.calling)
+
 
 def read(body: Mapping[str, Any], over_socket: bool = False) -> Ask:
     """The body of a request. ApiError 400 naming the field that is wrong.
@@ -278,7 +283,7 @@ def chat(ask: Ask, conversation: Sequence[Item], seal: Seal) -> ChatRequest:
     turns = messages(ask.instructions, conversation, seal)
     if not turns:
         raise bad_request("input", '"input" must not be empty.')
-    return ChatRequest(turns, ask.options, ask.tooling.tools, ask.tooling.calling)
+    return replace(ask.words, messages=turns)
 
 
 def prepare(ask: Ask, turns: ChatRequest, facts: ModelFacts, id: str, arrived: float) -> Request:

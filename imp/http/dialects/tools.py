@@ -6,8 +6,10 @@ what the model writes is text.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -239,6 +241,21 @@ class _Found:
 
     def _tooling(self, calling: Calling) -> Tooling:
         return Tooling(self.tools, replace(calling, paths=self.paths), self.tools, self.ignored)
+
+
+def arguments(value: Any, path: str) -> Mapping[str, Any]:
+    """Arguments of an earlier call, as templates want them: the object that a JSON text stands for. ApiError 400."""
+    if isinstance(value, str):
+        text = value
+        with suppress(ValueError, RecursionError):
+            value = json.loads(text) if text.strip() else {}
+            value = {} if value is None else value
+            if isinstance(value, dict):
+                return value
+        raise wrong(path, "a JSON object, as text", text)
+    if not isinstance(value, dict):
+        raise wrong(path, "a JSON string", value)
+    return value
 
 
 def _function(given: Mapping[str, Any], path: str, schema: str) -> Mapping[str, Any]:

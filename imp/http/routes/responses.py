@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from imp.chat.prepare import encode_rendered, render, speech
+from imp.chat.prepare import encode_rendered, render
 from imp.http import sse
 from imp.http.dialects import responses, responses_compact
 from imp.http.dialects.openai_chat import Header
@@ -23,6 +23,7 @@ from imp.http.message import HttpRequest, Response, Stream, json_response
 from imp.http.recorder import Recorder
 from imp.http.services import Loaded, Services
 from imp.http.store import EventLog, Latest, Stored
+from imp.http.turn import bound
 from imp.types import Event, Request
 
 log = logging.getLogger(__name__)
@@ -69,9 +70,7 @@ async def create(services: Services, request: HttpRequest) -> Response:
         loaded, context = await recorder.lease(ask.model), _context(services, request, ask)
         header = _header(services, loaded)
         prepared = await services.prepare(lambda: _prepared(services, ask, context, loaded, header.id, recorder.began))
-        with recorder.compiling(ask.constraint):
-            [prepared] = await services.constrained([prepared], ask.constraint, loaded.facts)
-        heard = speech(ask.tooling.tools, ask.tooling.calling, prepared, loaded.facts)
+        prepared, heard = await bound(services, recorder, ask.words, ask.constraint, prepared, loaded.facts)
         conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None, heard)
         seal = partial(services.seal.seal, REASONING) if ask.seals else None
         writer = Writer(ask, header, conversation, loaded.tokenizer, prepared.sampling, seal)
