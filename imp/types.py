@@ -88,6 +88,10 @@ class Constraint(Protocol):
 
     @property
     def done(self) -> bool: ...
+    @property
+    def error(self) -> str | None:
+        """Why nothing may come next, where that is a fault and not the end."""
+
     def fill_mask(self, out: Any) -> None:
         """out: uint32; bit b % 32 of word b // 32 is set where the token of bit b may come next.
 

@@ -110,6 +110,8 @@ class AllowList:
 
 
 class AllowListState:
+    error = None
+
     def __init__(self, rule: AllowList) -> None:
         self.rule = rule
         self.taken: list[int] = []
@@ -309,7 +311,7 @@ def reference(request: Request, index: int = 0, context: int = 1_000_000) -> Out
     while len(drawn) < limits.max_tokens and len(prompt) + len(drawn) < context:
         token = draw(cells, request, index, len(drawn), constraint)
         drawn.append(token)
-        if token in limits.stop_ids:
+        if token in limits.stop_ids or (constraint is not None and token == EOS):
             reason, stop = Reason.STOP, None if token == EOS else token
             break
         if request.sampling.logprobs is not None:

@@ -331,7 +331,10 @@ class Grammar:
     # ---- the NFA
 
     def _lower(self, node: int) -> None:
-        self._nfa.lower(node)
+        try:
+            self._nfa.lower(node)
+        except RecursionError:
+            raise ConstraintError(Code.TOO_LARGE, "", "too large: it is nested too deeply") from None
         if self._deadline is not None and len(self._nfa.nodes) > self._limits.nodes:
             raise ConstraintError(Code.TOO_LARGE, "", f"it has more than {self._limits.nodes} nodes")
         self._read_nfa([node])

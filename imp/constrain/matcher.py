@@ -13,20 +13,22 @@ from .masks import JOB_ROW, JOB_STATE, JOB_TOKEN, NO_ROW
 
 HISTORY = 256  # steps that can be taken back
 FORCED_BYTES = 256
+STUCK = (DeadEnd, ConstraintError, MemoryError)
 MARK = 0xFF  # begins the stand-in of a control token (nfa.special)
 
 
 class Matcher:
     """types.Constraint over a grammar. Belongs to the engine thread. Errors latch: `error` says what happened, the mask
-    is empty, `done` is true, and nothing raises."""
+    is empty, `done` is true, and nothing raises. An error met along a draft is forgotten with the draft."""
 
-    __slots__ = ("__weakref__", "error", "grammar", "states", "tokens")
+    __slots__ = ("__weakref__", "_stuck", "error", "grammar", "states", "tokens")
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
         self.states = [grammar.first]  # the last one is where it stands
         self.tokens = [-1]  # by which each was reached
         self.error: str | None = None
+        self._stuck = 0  # how many states there must be for the error to be met
         grammar.matchers.add(self)
 
     @property
@@ -41,8 +43,13 @@ class Matcher:
     def fork(self) -> Matcher:
         """Another one that stands here."""
         other = Matcher(self.grammar)
-        other.states, other.tokens, other.error = self.states.copy(), self.tokens.copy(), self.error
+        other.states, other.tokens = self.states.copy(), self.tokens.copy()
+        other.error, other._stuck = self.error, self._stuck
         return other
+
+    def _latch(self, error: Exception, ahead: int = 0) -> None:
+        """No way on from here, or (`ahead`) by what was tried to go on with."""
+        self.error, self._stuck = str(error) or type(error).__name__, len(self.states) + ahead
 
     def accept(self, token: int) -> bool:
         """Go on by `token`; stays where it is, and says so, where that is not allowed."""
@@ -51,8 +58,8 @@ class Matcher:
         try:
             self.grammar.trim()
             state = self.grammar.advance(self.states[-1], token)
-        except (DeadEnd, ConstraintError) as error:
-            self.error = str(error)
+        except STUCK as error:
+            self._latch(error, ahead=1)
             return False
         if state == DEAD:
             return False
@@ -67,18 +74,20 @@ class Matcher:
             del self.states[: -HISTORY - 1], self.tokens[: -HISTORY - 1]
 
     def rollback(self, count: int) -> None:
-        """Take back the last `count` accepted tokens (HISTORY at most)."""
+        """Take back the last `count` accepted tokens (HISTORY at most), and what was tried behind them."""
         assert 0 <= count < len(self.states), "more is taken back than was accepted"
         if count:
             del self.states[-count:], self.tokens[-count:]
+        if self._stuck > len(self.states):
+            self.error, self._stuck = None, 0
 
     def row(self) -> int | None:
         """The row of the vocabulary's pool that is the mask here, bits by rank; None after an error."""
         if self.error is None:
             try:
                 return self.grammar.row(self.states[-1])
-            except (DeadEnd, ConstraintError) as error:
-                self.error = str(error)
+            except STUCK as error:
+                self._latch(error)
         return None
 
     def fill_mask(self, out: np.ndarray) -> None:
@@ -99,8 +108,7 @@ class Matcher:
             return []
         try:
             data = self.grammar.forced_bytes(self.states[-1], FORCED_BYTES)
-        except (DeadEnd, ConstraintError) as error:
-            self.error = str(error)
+        except STUCK:  # whoever gets there will say so
             return []
         if data[:1] == bytes([MARK]):
             return [int.from_bytes(data[1:4], "big")] if len(data) >= 4 else []

@@ -106,7 +106,8 @@ class Nfa:
 
     def lower(self, node: int) -> None:
         """Make a LAZY node an EPS to its continuation."""
-        target = self.pending.pop(node)()
+        target = self.pending[node]()  # where it raises, it will for the next one too
+        del self.pending[node]
         self.nodes[node].kind, self.nodes[node].edges = Kind.EPS, [(0, 0, target)]
 
 

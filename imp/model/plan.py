@@ -215,7 +215,7 @@ def _masks(by_row: list[list[Draw]], bits: MaskBits) -> tuple[np.ndarray, np.nda
         if not draws or not _is_masked(draws[0].seq):
             at += len(draws)
             continue
-        seq, accepted, began = draws[0].seq, 0, perf_counter()
+        seq, accepted, tried, began = draws[0].seq, 0, False, perf_counter()
         constraint, allowed = seq.constraint, seq.request.sampling.allowed
         only = None if allowed is None else bits.mask_of(allowed)
         for draw in draws:
@@ -225,11 +225,11 @@ def _masks(by_row: list[list[Draw]], bits: MaskBits) -> tuple[np.ndarray, np.nda
                 if only is not None:
                     masks[used] = only & masks[used] if constraint else only
                 mask_rows[at], used = used, used + 1
-                drafted = draw.drafted < len(seq.draft)
-                if constraint and drafted and constraint.accept(seq.draft[draw.drafted]):
-                    accepted += 1
+                if constraint and draw.drafted < len(seq.draft):
+                    tried = True
+                    accepted += constraint.accept(seq.draft[draw.drafted])
             at += 1
-        if constraint and accepted:
+        if constraint and tried:
             constraint.rollback(accepted)
         if constraint:
             seq.masking_s += perf_counter() - began

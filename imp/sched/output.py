@@ -21,7 +21,7 @@ class End:
 
 
 class DeadEnd(Exception):
-    """The constraint refused a drawn token, so there is no valid way on."""
+    """The constraint refused a drawn token, so there is no valid way on. The message says why, where that is known."""
 
 
 def accept(
@@ -29,7 +29,8 @@ def accept(
 ) -> tuple[str, End | None]:
     """Append drawn tokens until one ends the sequence; those behind it are dropped.
 
-    limit: the length in tokens, prompt included, at which the sequence is full.
+    limit: the length in tokens, prompt included, at which the sequence is full.  eos_ids: they end a constrained text
+    even where the request ignores them: its constraint lets them through only where nothing is missing.
     Returns the text that became safe to show, and the end if there is one. Raises DeadEnd.
     """
     decoder, constraint, stop_ids = seq.decoder, seq.constraint, seq.request.limits.stop_ids
@@ -38,10 +39,10 @@ def accept(
     text = ""
     for i, token in enumerate(tokens):
         known.append(token)
-        if token in stop_ids:
-            return text, End(Reason.STOP, None if token in eos_ids else token)
         if constraint is not None and not constraint.accept(token):
-            raise DeadEnd
+            raise DeadEnd(constraint.error or "")
+        if token in stop_ids or (constraint is not None and token in eos_ids):
+            return text, End(Reason.STOP, None if token in eos_ids else token)
         held.append((decoder.seen, token, logprobs[i] if logprobs else None))
         text += decoder.push(token)
         if decoder.stopped is not None:

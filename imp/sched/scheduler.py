@@ -387,8 +387,9 @@ class Scheduler:
         first = len(seq.tokens) == len(seq.request.prompt)
         try:
             text, end = accept(seq, tokens, result.logprobs, limit, self.eos_ids)
-        except DeadEnd:
-            message = "the output cannot be continued in the required format"
+        except DeadEnd as dead:
+            why = f": {dead}" if str(dead) else ""
+            message = f"the output cannot be continued in the required format{why}"
             events.append(self._fail(seq.request.id, "engine_step_failed", message))
             return
         # guesses that were rejected, or that lie behind the end
@@ -403,8 +404,15 @@ class Scheduler:
             events.append(delta)
         if end is not None:
             events.append(self._finish(seq, confirmed(seq, end)))
-        elif guess := result.draft or (seq.constraint.forced() if seq.constraint and self.jump_ahead else []):
+        elif guess := result.draft or self._forced(seq):
             seq.draft = guess[: max(self._limit(seq, len(guess) + 1) - len(seq.tokens) - 1, 0)]
+
+    def _forced(self, seq: Sequence) -> list[int]:
+        """Tokens that the constraint leaves no choice about. None with mirostat, where every draw depends on the one
+        before it."""
+        if seq.constraint is None or not self.jump_ahead or seq.request.sampling.mirostat:
+            return []
+        return seq.constraint.forced()
 
     def _prompt_is_there(self, seq: Sequence) -> None:
         """The whole prompt is computed for the first time: share it, pin it, let the siblings join."""

@@ -1,0 +1,98 @@
+"""A model whose next-token scores are a function of the tokens before, without weights: for whatever happens between
+logits and text. The runner, the scheduler, the sampler's plan and the constraints around it are the real ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from imp.constrain.compiler import Compiler
+from imp.constrain.vocab import VocabTables
+from imp.model.inputs import StepInputs
+from imp.model.plan import MaskBits
+from imp.model.runner import ModelRunner
+from imp.model.sampling import Drawn, SamplingPlan, reference_sample
+from imp.sched.scheduler import Scheduler
+from imp.types import ConstraintKind, ConstraintSpec, Limits, Request, Sampling
+from tests.toys import BOS, EOS, VOCAB, Stage
+
+PADDING = 24  # ids beyond the vocabulary, which the toy likes best
+BLOCK = 4
+Taste = Callable[[np.ndarray, int], None]  # changes a row of scores [len(VOCAB)], given the last token
+
+
+def likes(text: str, much: float = 6.0) -> Taste:
+    """More of these characters."""
+
+    def change(row: np.ndarray, last: int) -> None:
+        row[list(text.encode())] += much
+
+    return change
+
+
+class ToyLogits:
+    """Backend: the scores of a position depend on all tokens up to it, which it reads back through the block table."""
+
+    name = "toy"
+
+    def __init__(self, blocks: int, taste: Taste = lambda row, last: None) -> None:
+        self.kv, self.taste = np.full(blocks * BLOCK, -1, np.int64), taste
+
+    def run(self, inputs: StepInputs) -> np.ndarray:
+        self.kv[inputs.slots] = inputs.tokens
+        rows = []
+        for at in inputs.wanted:
+            b = int(np.searchsorted(inputs.row_starts, at, side="right")) - 1
+            table = inputs.table[inputs.table_starts[b] : inputs.table_starts[b + 1]]
+            places = np.arange(int(inputs.positions[at]) + 1)
+            history = self.kv[table[places // BLOCK] * BLOCK + places % BLOCK]
+            assert (history >= 0).all(), "a position was read that was never computed"
+            rows.append(self.scores(history))
+        return np.array(rows, np.float32).reshape(len(rows), len(VOCAB) + PADDING)
+
+    def scores(self, history: np.ndarray) -> np.ndarray:
+        rng = np.random.default_rng(int(np.dot(history + 1, np.arange(1, len(history) + 1) ** 2 % 977)))
+        row = rng.standard_normal(len(VOCAB) + PADDING) * 2
+        self.taste(row, int(history[-1]))
+        row[len(VOCAB) :] = 50.0
+        return row
+
+    def sample(self, logits: np.ndarray, plan: SamplingPlan) -> Drawn:
+        return reference_sample(logits, plan)
+
+
+def compiler(code_folder: Path) -> Compiler:
+    """Of constraints over the toy vocabulary."""
+
+    def encode(data: bytes) -> list[int]:
+        """Greedily, longest pieces first."""
+        ids, at = [], 0
+        longest = sorted(range(258, len(VOCAB)), key=lambda t: -len(VOCAB[t]))
+        while at < len(data):
+            token = next((t for t in longest if data.startswith(VOCAB[t], at)), data[at])
+            ids.append(token)
+            at += len(VOCAB[token])
+        return ids
+
+    tables = VocabTables.build(VOCAB, {EOS, BOS}, {EOS}, code_folder)
+    return Compiler(lambda: tables, encode, cache_dir=code_folder)
+
+
+def stage(made: Compiler, *, blocks: int = 200, taste: Taste = lambda row, last: None, jump: bool = True, **limits: int) -> Stage:
+    """Scheduler and runner over the toy, driven by hand."""
+    bits = MaskBits(made.tables.bit_tokens, made.tables.bit_aliases)
+    runner = ModelRunner(ToyLogits(blocks, taste), len(VOCAB), BLOCK, bits)  # type: ignore[arg-type]
+    found = Stage(blocks, BLOCK, runner=runner, **limits)  # type: ignore[arg-type]
+    assert isinstance(found.sched, Scheduler)
+    found.sched.jump_ahead = jump
+    return found
+
+
+def request(made: Compiler, id: str, kind: ConstraintKind | None, text: str = "", *, sampling: Sampling = Sampling(temperature=1.0), limits: Limits | None = None, n: int = 1, prompt: int = 6) -> Request:
+    grammar = None if kind is None else made.compile(ConstraintSpec(kind, text))
+    rng = random.Random(id)
+    tokens = tuple(rng.randrange(97, 123) for _ in range(prompt))
+    return Request(id, tokens, sampling, limits or Limits(200, stop_ids=frozenset({EOS})), n, constraint=grammar)
