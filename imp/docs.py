@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from imp import absent, settings
+from imp.constrain.schema import KEYWORDS
 from imp.http.fields import Field, markdown
 from imp.http.router import Access, Route
 from imp.http.routes.described import ROUTES, Described, described, is_alias
 from imp.http.routes.table import routes
 from imp.obs import metrics
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 SETTINGS = """# Settings
 
@@ -168,17 +171,35 @@ def metrics_page() -> str:
     return METRICS + metrics.table()
 
 
+KEYWORDS_BEGIN, KEYWORDS_END = "<!-- keywords begin -->\n", "<!-- keywords end -->\n"
+
+
+def constraints_page() -> str:
+    """The page as it is written, with the table of JSON Schema's keywords between its two marks."""
+    page = (DOCS / "CONSTRAINTS.md").read_text()
+    before, _, rest = page.partition(KEYWORDS_BEGIN)
+    return before + KEYWORDS_BEGIN + keywords_table() + KEYWORDS_END + rest.partition(KEYWORDS_END)[2]
+
+
+def keywords_table() -> str:
+    """What becomes of every keyword of JSON Schema, as Markdown."""
+    lines = ["| keyword | enforced | refused |", "| --- | --- | --- |"]
+    lines += [f"| `{name}` | {each.enforced} | {each.refused} |" for name, each in KEYWORDS.items()]
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "SETTINGS.md": settings_page,
     "API.md": api_page,
     "FIELDS.md": fields_page,
     "METRICS.md": metrics_page,
+    "CONSTRAINTS.md": constraints_page,
 }
 
 
 def main() -> None:
     for name, page in PAGES.items():
-        Path("docs", name).write_text(page())
+        (DOCS / name).write_text(page())
 
 
 if __name__ == "__main__":

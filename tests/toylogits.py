@@ -21,6 +21,7 @@ from tests.toys import BOS, EOS, VOCAB, Stage
 
 PADDING = 24  # ids beyond the vocabulary, which the toy likes best
 BLOCK = 4
+PLAIN = Sampling(temperature=1.0)
 Taste = Callable[[np.ndarray, int], None]  # changes a row of scores [len(VOCAB)], given the last token
 
 
@@ -91,7 +92,7 @@ def stage(made: Compiler, *, blocks: int = 200, taste: Taste = lambda row, last:
     return found
 
 
-def request(made: Compiler, id: str, kind: ConstraintKind | None, text: str = "", *, sampling: Sampling = Sampling(temperature=1.0), limits: Limits | None = None, n: int = 1, prompt: int = 6) -> Request:
+def request(made: Compiler, id: str, kind: ConstraintKind | None, text: str = "", *, sampling: Sampling = PLAIN, limits: Limits | None = None, n: int = 1, prompt: int = 6) -> Request:
     grammar = None if kind is None else made.compile(ConstraintSpec(kind, text))
     rng = random.Random(id)
     tokens = tuple(rng.randrange(97, 123) for _ in range(prompt))
