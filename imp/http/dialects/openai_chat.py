@@ -259,7 +259,8 @@ class Writer:
         if isinstance(event, Started):
             return self._send(choice, {"role": "assistant", "content": ""})
         if isinstance(event, Delta):
-            self.untold.setdefault(choice.index, []).extend(event.tokens)
+            if self.ask.extras.token_ids:
+                self.untold.setdefault(choice.index, []).extend(event.tokens)
             self.unsent.setdefault(choice.index, []).extend(event.logprobs)
         frames = b"".join([self._send(choice, delta) for delta in self._deltas(choice)])
         if isinstance(event, Finished):
