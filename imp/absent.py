@@ -23,8 +23,6 @@ FLAGS = (
     Absent("--kv-nvfp4", _KV),
     Absent("--kv-mxfp4", _KV),
     Absent("--think-budget", "thinking budgets", ("0.5",)),
-    Absent("--reasoning-format", "reasoning parsers", ("none",)),
-    Absent("--tool-call-parser", "tool-call parsers", ("auto",)),
     Absent("--vram-budget", "GPU backend"),
     Absent("--prefix-cache", "prefix cache on disk"),
     Absent("--speech-model", "speech models"),

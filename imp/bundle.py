@@ -12,7 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from .chat.formats.detect import detect
+from .chat.formats.registry import FORMATS
 from .chat.prepare import ModelFacts, Vectors, default_sampling
+from .chat.speech import Voice
 from .chat.template import BUILTIN, ChatTemplate, TemplateError
 from .constrain.code import compile_aside
 from .constrain.compiler import Compiler
@@ -197,12 +200,14 @@ def facts(
         return frozenset(token for token, piece in pieces if any(text in piece for text in _DRY_BREAKERS))
 
     own = settings.generation
+    spellings = tuple(sorted(filter(None, map(tokenizer.token_text, tokenizer.special_ids))))
+    voice = _voice(template, spellings, settings)
     return ModelFacts(
         tokenizer=tokenizer,
         template=template,
         defaults=default_sampling(generation),
         context=context,
-        control_spellings=tuple(sorted(filter(None, map(tokenizer.token_text, tokenizer.special_ids)))),
+        control_spellings=spellings,
         dry_breakers=dry_breakers,
         max_tokens=own.max_tokens,
         max_input_tokens=own.max_input_tokens,
@@ -211,7 +216,27 @@ def facts(
         shares_prompts=settings.server.prefix_cache,
         trace_prompt=_log_prompt if settings.diagnostics.debug_template else None,
         constraints=constraints,
+        voice=voice,
+        visible_ids=_visible(voice, tokenizer),
     )
+
+
+def _voice(template: ChatTemplate | None, control_spellings: tuple[str, ...], settings: Settings) -> Voice:
+    """How the model speaks, with --tool-call-parser and --reasoning-format. Raises InvalidModel."""
+    chosen = settings.model.tool_call_parser
+    try:
+        voice = detect(template, control_spellings, chosen)
+    except KeyError:
+        message = f"--tool-call-parser {chosen}: not one of auto, {', '.join(FORMATS)}"
+        raise InvalidModel(message) from None
+    return replace(voice, splits=settings.model.reasoning_format != "none")
+
+
+def _visible(voice: Voice, tokenizer: Tokenizer) -> frozenset[int]:
+    """The control tokens whose text is a marker of the voice, or part of one."""
+    markers = voice.markers()
+    special = ((token, tokenizer.token_text(token)) for token in tokenizer.special_ids)
+    return frozenset(token for token, text in special if text and any(text in marker for marker in markers))
 
 
 def constraint_compiler(tokenizer: Tokenizer, settings: Settings) -> Compiler:

@@ -65,6 +65,19 @@ class Model:
         flag="--chat-template",
         metavar="NAME|FILE",
     )
+    tool_call_parser: str = setting(
+        "auto",
+        "how the model writes tool calls: auto (as its chat template says), or a name (docs/FORMATS.md)",
+        flag="--tool-call-parser",
+        metavar="NAME",
+    )
+    reasoning_format: str = setting(
+        "deepseek",
+        "deepseek (reasoning_content apart from content), none (reasoning stays in content, with its markers)",
+        flag="--reasoning-format",
+        metavar="NAME",
+        choices=("deepseek", "none"),
+    )
     device: str = setting(
         "auto", "where the model runs: auto, cpu, reference", flag="--device", metavar="NAME", check=_backend
     )

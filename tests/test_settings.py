@@ -71,7 +71,7 @@ def test_mistakes_name_the_flag_and_what_is_allowed(arguments, message, code):
 def test_values_that_ask_for_what_is_the_case_are_let_through(tmp_path):
     config = tmp_path / "imp.toml"
     config.write_text('[kv_cache]\ndtype = "auto"\nblock_size = 16\n[speculative]\nngram = false\n')
-    load(["--config", str(config), "--tool-call-parser", "auto", "--set", "runtime.deterministic=true"], {})
+    load(["--config", str(config), "--think-budget", "0.5", "--set", "runtime.deterministic=true"], {})
     config.write_text("[speculative]\nngram = true\n")
     with pytest.raises(SettingsError, match=r"speculative.ngram is not possible") as caught:
         load(["--config", str(config)], {})

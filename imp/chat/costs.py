@@ -198,7 +198,7 @@ STR_METHODS: dict[str, Cost | None] = {
 }  # fmt: skip
 METHODS: dict[type, dict[str, Cost | None]] = {
     str: STR_METHODS,
-    list: {"copy": None, "count": None, "index": None},
+    list: {"append": None, "copy": None, "count": None, "index": None, "pop": None},
     tuple: {"count": None, "index": None},
     dict: {"copy": None, "get": None, "items": None, "keys": None, "values": None},
     int: {"bit_count": None, "bit_length": None, "is_integer": None},

@@ -97,6 +97,7 @@ class ChatRequest:
     continue_final_message: bool = False
     thinking: bool | None = None  # asked for, or not wanted
     reasoning_effort: str | None = None  # how much: a word the template may know
+    structured: bool = False  # the answer must have a form
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from ..constrain.errors import ConstraintError
 from ..types import CompiledGrammar, ConstraintSpec, Limits, Pool, Request, Sampling
+from . import switches, tool_prompt
 from .message import ChatRequest, CompletionRequest, Message, Options, Refused
 from .speech import TEXT_ONLY, Speech, Voice
 from .template import ChatTemplate, TemplateError
@@ -100,7 +101,7 @@ def prepare_chat(chat: ChatRequest, facts: ModelFacts, id: str, arrived: float) 
         facts.trace_prompt(shown(rendered))
     prompt = encode_rendered(rendered, facts)
     request = _request(id, prompt, chat.options, facts, arrived)
-    reasoning = facts.voice.reasoning(rendered, chat.continue_final_message)
+    reasoning = facts.voice.reasoning(rendered, _continued(rendered, chat))
     return replace(request, limits=replace(request.limits, reasoning=reasoning, visible_ids=facts.visible_ids))
 
 
@@ -148,16 +149,29 @@ def render(chat: ChatRequest, facts: ModelFacts) -> str:
         raise Refused("this model has no chat template; use /v1/completions, or start the server with --chat-template")
     native = "developer" in facts.template.source
     messages = [_for_template(message, facts.control_spellings, native) for message in chat.messages]
-    try:
-        return _render(messages, chat, facts)
-    except TemplateError as error:
-        merged = _system_first(messages)
-        if merged == messages:
-            raise _refusal(error) from None
-    try:
-        return _render(merged, chat, facts)
-    except TemplateError as error:
-        raise _refusal(error) from None
+    refusal: TemplateError | None = None
+    for ways in _ways(messages, chat, facts):
+        try:
+            return _render(ways, chat, facts)
+        except TemplateError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise _refusal(refusal) from None
+
+
+def _ways(messages: list[dict[str, Any]], chat: ChatRequest, facts: ModelFacts) -> Iterator[list[dict[str, Any]]]:
+    """The conversation as it is, then as templates that know less want it."""
+    voice = facts.voice
+    format, envelopes = voice.format, voice.format.envelopes if voice.format else ()
+    if envelopes and not voice.shows_calls:
+        messages = tool_prompt.plainly(messages, envelopes[0])
+    tools = [_guarded(tool, facts.control_spellings) for tool in chat.tools] if not voice.shows_tools else []
+    prompt = tool_prompt.prompt(tools, envelopes[0]) if tools and format and envelopes else ""
+    merged = _system_first(messages)
+    for each in [messages] if merged == messages else [messages, merged]:
+        yield tool_prompt.told(each, prompt) if prompt else each
+    if prompt and merged == messages:
+        yield tool_prompt.told(messages, prompt, system=False)
 
 
 def _refusal(error: TemplateError) -> Refused:
@@ -169,14 +183,37 @@ def _refusal(error: TemplateError) -> Refused:
 
 def _render(messages: list[dict[str, Any]], chat: ChatRequest, facts: ModelFacts) -> str:
     assert facts.template is not None
+    voice = facts.voice
     return facts.template.render(
         messages,
-        tools=list(chat.tools) or None,
+        tools=(list(chat.tools) or voice.no_tools) if voice.shows_tools else voice.no_tools,
         add_generation_prompt=chat.add_generation_prompt,
         continue_final_message=chat.continue_final_message,
         **_documents(chat, facts),
-        **chat.template_kwargs,
+        **switches.template_kwargs(voice.switch, voice.effort, *_intent(chat), chat.template_kwargs),
     )
+
+
+def _intent(chat: ChatRequest) -> tuple[bool | None, str | None]:
+    """Is the model to think, and how hard: as the request says, else yes in plain chat, no where a form is wanted."""
+    effort = chat.reasoning_effort
+    if chat.thinking is not None:
+        return chat.thinking, effort
+    for name in switches.SPELLINGS:
+        if isinstance(said := chat.template_kwargs.get(name), bool):
+            return said, effort
+    if effort is not None:
+        return effort != "none", effort
+    return not (chat.structured or chat.tools), effort
+
+
+def _continued(rendered: str, chat: ChatRequest) -> str | None:
+    """What the prompt has of the message that is to be gone on with, and what the template put before it."""
+    if not chat.continue_final_message:
+        return None
+    before = next((m.content for m in reversed(chat.messages[:-1]) if m.content and m.role != "assistant"), "")
+    at = shown(rendered).rfind(before.strip())
+    return rendered if at < 0 else shown(rendered)[at + len(before.strip()) :]
 
 
 def _documents(chat: ChatRequest, facts: ModelFacts) -> dict[str, Any]:
@@ -215,6 +252,15 @@ def _call_for_template(call: Mapping[str, Any]) -> dict[str, Any]:
         with suppress(ValueError):  # what is not JSON the template shows as text
             arguments = json.loads(arguments)
     return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _guarded(value: Any, spellings: Sequence[str]) -> Any:
+    """A JSON value with all its texts guarded."""
+    if isinstance(value, str):
+        return _guard(value, spellings)
+    if isinstance(value, Mapping):
+        return {_guard(key, spellings): _guarded(item, spellings) for key, item in value.items()}
+    return [_guarded(item, spellings) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _guard(text: str, spellings: Sequence[str]) -> str:

@@ -1,8 +1,9 @@
 """The Jinja sandbox of chat templates: what a template may touch, with every operation metered.
 
-As transformers sets Jinja up (trimmed blocks, loop controls, generation blocks, its own `tojson`, nothing mutable),
-so that a public template writes here what it writes there. What each operation costs is `costs.py`'s; this file puts
-the payments where the operations are: into the compiled code, around filters and tests, and at the sandbox's hooks.
+As transformers sets Jinja up (trimmed blocks, loop controls, generation blocks, its own `tojson`, nothing mutable but
+lists, which public templates do append to), so that a public template writes here what it writes there. What each
+operation costs is `costs.py`'s; this file puts the payments where the operations are: into the compiled code, around
+filters and tests, and at the sandbox's hooks.
 Knows nothing of messages, models or requests.
 """
 

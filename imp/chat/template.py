@@ -6,11 +6,14 @@ Knows no tokens and no wire format: messages are plain JSON values in the shape 
 
 from __future__ import annotations
 
+import copy
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+
+from jinja2 import meta
 
 from imp.chat import costs, sandbox
 
@@ -40,6 +43,7 @@ class TemplateError(Exception):
 class ChatTemplate:
     """One compiled template. Immutable; renders in any number of threads at once.
 
+    reads: names of the variables it takes from outside
     special_tokens: variables of the template, `bos_token` and the like, by name
     clock: what `strftime_now` reads
     """
@@ -55,9 +59,12 @@ class ChatTemplate:
             raise TemplateError(f"the chat template has {len(source)} characters; {MAX_SOURCE} are allowed")
         self.source = source
         self._special_tokens = dict(special_tokens)
+        self._clock = clock
+        self._changes_lists = re.search(r"\.\s*(append|pop)\s*\(", source) is not None
         environment = sandbox.MeteredEnvironment()
         environment.globals["strftime_now"] = _strftime(clock)
         try:
+            self.reads = frozenset(meta.find_undeclared_variables(environment.parse(source)))
             self._template = environment.from_string(source)
         except Exception as error:  # a foreign program: Jinja's parser and Python's compiler fail in many ways
             raise _failure(error) from error
@@ -82,13 +89,22 @@ class ChatTemplate:
         chat = [_as_templates_know_it(message) for message in messages]
         if continue_final_message:
             final = self._mark_end(chat[-1])
-        variables = self._special_tokens | kwargs
+        variables = self._special_tokens | self._older_names(tools) | kwargs
         variables |= {"messages": chat, "tools": tools, "documents": documents}
         variables["add_generation_prompt"] = add_generation_prompt and not continue_final_message
         text = self._run(variables)
         return _cut_at_mark(text, final) if continue_final_message else text
 
+    def _older_names(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+        """What templates from before there was `tools` read: its functions as text, and the time."""
+        if "functions" not in self.reads or "tools" in self.reads:
+            return {}
+        functions = [tool.get("function", tool) for tool in tools or ()]
+        return {"functions": sandbox.tojson(functions, indent=4), "datetime": self._clock().strftime("%B %d %Y, %H:%M")}
+
     def _run(self, variables: dict[str, Any]) -> str:
+        if self._changes_lists:
+            variables = copy.deepcopy(variables)
         size = costs.weight(variables, costs.BASE_BUDGET)
         reset = costs.METER.set(costs.Meter(costs.BASE_BUDGET + costs.BUDGET_PER_INPUT * size))
         try:

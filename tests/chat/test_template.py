@@ -30,10 +30,24 @@ def source_of(name):
     return TEMPLATES.joinpath(name).read_text(encoding="utf-8")
 
 
+def is_more_than_transformers(expected):
+    """Templates may change their lists here, and get the variable `functions` of firefunction."""
+    return expected.get("message") in (
+        "access to attribute 'append' of 'list' object is unsafe.",
+        "'functions' is undefined",
+    )
+
+
 def check(expected, render):
     """`render()` does what transformers did: the same text, or the same refusal."""
     if "text" in expected:
         assert render() == expected["text"]
+        return
+    if is_more_than_transformers(expected):
+        try:
+            assert render()
+        except TemplateError as error:
+            assert error.refused  # as it comes to the template's own checks
         return
     with pytest.raises(TemplateError) as caught:
         render()
@@ -300,7 +314,7 @@ ESCAPES = [
     "{{ strftime_now.__closure__ }}", "{{ raise_exception.__code__ }}", "{{ namespace.__init__ }}", "{{ namespace.mro() }}",
     "{{ (messages | map('upper')).gi_frame }}", "{% macro m() %}{% endmacro %}{{ m._func }}", "{{ ''.join.__self__ }}",
     "{{ ('' | safe).__html__ }}", "{{ ('' | safe).format.__func__ }}", "{{ environment }}", "{{ context }}",
-    "{{ messages.append(1) }}", "{{ messages.pop() }}", "{{ messages.sort() }}", "{{ ''.encode() }}", "{{ {}.fromkeys([1]) }}",
+    "{{ messages.sort() }}", "{{ ''.encode() }}", "{{ {}.fromkeys([1]) }}",
     "{{ ''.maketrans({}) }}", "{% import 'os' as os %}{{ os }}", "{% extends 'x' %}", "{% from 'os' import path %}",
 ]  # fmt: skip
 
@@ -312,6 +326,28 @@ def test_nothing_of_python_is_reached(source):  # G06-06
     except TemplateError:
         return
     assert text in ("", "[Undefined]"), text
+
+
+def test_a_template_that_changes_lists_changes_only_its_own():
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"required": ["a"]}}}]
+    source = "{% set _ = tools[0].function.parameters.required.append('b') %}{% set _ = messages.pop(0) %}"
+    source += "{{ tools[0].function.parameters.required | length }}{{ messages | length }}"
+    messages = [*USER, *USER]
+    assert [template(source).render(messages, tools=tools) for _ in range(2)] == ["21", "21"]
+    assert tools[0]["function"]["parameters"]["required"] == ["a"] and len(messages) == 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set l = [1] %}{% for x in l %}{% set _ = l.append(x) %}{% endfor %}",
+        "{% set l = [] %}{% set _ = l.append(l) %}{{ l | tojson }}",
+        "{% set l = [1] %}{% set _ = l.append(l) %}{% set m = [1] %}{% set _ = m.append(m) %}{{ l == m }}",
+    ],
+)
+def test_lists_without_an_end_are_refused(source):
+    with pytest.raises(TemplateError, match="too much work"):
+        template(source).render(USER)
 
 
 def test_long_conversations_render():
@@ -328,7 +364,7 @@ def test_long_conversation_in_a_public_template(name):
     messages = conversation["messages"][:1] + turn * 80 + USER
     expected = GOLDEN["templates"][name]["tool called, empty content"]
     compiled = template(source_of(name))
-    if "text" in expected:
+    if "text" in expected or is_more_than_transformers(expected):
         assert compiled.render(messages, tools=conversation["tools"] * 20)
     else:
         with pytest.raises(TemplateError) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from ...constrain.tools import Envelope
@@ -13,10 +14,16 @@ from ..reader import Reader, Reading, Steps
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """What stands around reasoning in the output."""
+    """What stands around reasoning in the output.
+
+    skipped: ends of a prompt that leave no room for any; (): the closing marker.
+    around: texts the model puts around its answer behind reasoning, which belong to neither.
+    """
 
     open: str
     close: str
+    skipped: tuple[str, ...] = ()
+    around: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +66,35 @@ class NotACall(Exception):
 
 
 def program(
-    format: Format | None, thinking: Thinking | None, started: bool, answer: Answer, tools: Tools
+    format: Format | None,
+    thinking: Thinking | None,
+    started: bool,
+    answer: Answer,
+    tools: Tools,
+    splits: bool = True,
 ) -> Callable[[Reader], Steps]:
     """The parser of an answer: reasoning first, where there is any, then text with calls in it.
 
-    started: the prompt ends inside the reasoning."""
+    started: the prompt ends inside the reasoning.  splits: reasoning is no text; else it is, its markers too, also the
+    one that the prompt has."""
 
     def steps(reader: Reader) -> Steps:
         read = format if format is not None and (tools or format.always) else None
         openers = read.openers if read is not None else ()
         answer.on_called = reader.keep
-        again: tuple[str, ...] = ()
-        if thinking is not None and (yield from _reasoning(reader, answer, thinking, started)):
-            again = (thinking.close,)
+        again: tuple[str, ...] = ()  # closing markers that may come a second time
+        around: tuple[str, ...] = ()
+        if thinking is not None:
+            thought = yield from _reasoning(reader, answer, thinking, started, splits)
+            if splits:
+                again = (thinking.close,) if thought is Thought.EMPTY else ()
+                around = () if thought is Thought.NONE else thinking.around
         if read is not None and read.start is not None:
             yield from _calls(read.start, "", reader, answer, tools)
-        while marker := (yield from reader.until(openers + again, answer.text)):
+        while marker := (yield from reader.until(openers + again + around, answer.text)):
             if marker in again:
                 again = ()
-            else:
+            elif marker not in around:
                 assert read is not None
                 yield from _calls(read.parse, marker, reader, answer, tools)
         answer.finish()
@@ -85,13 +102,25 @@ def program(
     return steps
 
 
-def _reasoning(reader: Reader, answer: Answer, thinking: Thinking, started: bool) -> Reading[bool]:
+class Thought(Enum):
+    """What there was of reasoning."""
+
+    NONE = 0
+    EMPTY = 1  # markers with nothing between them
+    SOME = 2
+
+
+def _reasoning(reader: Reader, answer: Answer, thinking: Thinking, started: bool, splits: bool) -> Reading[Thought]:
     """Reasoning, if the output begins with it or the prompt opened it. An opening marker that is written although the
-    prompt has one is swallowed. True: it was empty, and what follows may be closed by a second marker."""
+    prompt has one is swallowed. Behind an empty one the model may think all the same, and close it again."""
     space = yield from reader.space()
     if not (yield from reader.match(thinking.open)) and not started:
         answer.text(space)
-        return False
+        return Thought.NONE
+    if not splits:
+        answer.text(thinking.open)
+        answer.text((yield from reader.until((thinking.close,), answer.text)))
+        return Thought.SOME
     empty = True
 
     def emit(text: str) -> None:
@@ -102,7 +131,7 @@ def _reasoning(reader: Reader, answer: Answer, thinking: Thinking, started: bool
     closed = yield from reader.until((thinking.close,), emit)
     if closed:
         answer.thought()
-    return bool(closed) and empty
+    return Thought.EMPTY if closed and empty else Thought.SOME
 
 
 def _calls(parse: ParseCalls, opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:

@@ -97,6 +97,7 @@ def read(body: Mapping[str, Any]) -> Ask:
     turns = messages(parsed["system"], parsed["messages"])
     _check_marks(body)
     tooling = tools.anthropic(parsed)
+    wanted = _constraint(parsed)
     last = turns[-1]
     continues = last.role == "assistant" and bool(last.content) and not last.tool_calls
     chat = ChatRequest(
@@ -112,8 +113,9 @@ def read(body: Mapping[str, Any]) -> Ask:
         calling=tooling.calling,
         add_generation_prompt=not continues,
         continue_final_message=continues,
+        structured=wanted is not None,
     )
-    return Ask(chat, _constraint(parsed), parsed["model"], parsed["stream"], parsed["timings"], tooling.ignored)
+    return Ask(chat, wanted, parsed["model"], parsed["stream"], parsed["timings"], tooling.ignored)
 
 
 def _constraint(parsed: Parsed) -> ConstraintSpec | None:

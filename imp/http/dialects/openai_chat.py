@@ -94,6 +94,7 @@ def read(body: Mapping[str, Any]) -> Ask:
         raise bad_request("continue_final_message", message)
     logprobs = (parsed["top_logprobs"] or 0) if parsed["logprobs"] else None
     tooling = tools.openai(parsed)
+    wanted = constraint(parsed)
     chat = ChatRequest(
         messages=messages(parsed["messages"]),
         options=options(
@@ -109,8 +110,8 @@ def read(body: Mapping[str, Any]) -> Ask:
         template_kwargs=template_kwargs(parsed["chat_template_kwargs"]),
         add_generation_prompt=parsed["add_generation_prompt"] and not parsed["continue_final_message"],
         continue_final_message=parsed["continue_final_message"],
+        structured=wanted is not None,
     )
-    wanted = constraint(parsed)
     streamed = parsed["stream"], include_usage, continuous
     return Ask(chat, wanted, parsed["model"], *streamed, parsed["timings"], tooling.ignored, extras(parsed))
 

@@ -150,7 +150,8 @@ class Ask:
     @property
     def words(self) -> ChatRequest:
         """All but the messages."""
-        return ChatRequest((), self.options, self.tooling.tools, self.tooling.calling)
+        structured = self.constraint is not None
+        return ChatRequest((), self.options, self.tooling.tools, self.tooling.calling, structured=structured)
 
 
 def read(body: Mapping[str, Any], over_socket: bool = False) -> Ask:

@@ -1,0 +1,74 @@
+"""How a model speaks, found from its template and its control tokens alone; no name of a model is looked at.
+
+The format of calls is the one whose marks the template has; where it has none's, the one that reads the call which the
+template writes of a conversation of ours. The same for reasoning. A template that does not tell the model of tools gets
+the prompt of `tool_prompt.py`, whose calls are Hermes'.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from .. import probes, switches
+from ..answer import Answer
+from ..parts import Channel, Closed, Grown, Opened
+from ..reader import Feed
+from ..speech import TEXT_ONLY, Voice
+from ..template import ChatTemplate
+from . import hermes, reasoning, registry
+from .base import Format, Thinking, Tool, program
+
+
+def detect(template: ChatTemplate | None, control_spellings: Sequence[str] = (), parser: str = "auto") -> Voice:
+    """control_spellings: texts of the vocabulary's control tokens.  parser: the name of a format, or auto.
+
+    None: there is no template, and so neither calls nor reasoning. Raises KeyError for an unknown name."""
+    if template is None:
+        return TEXT_ONLY
+    thinking = _thinking(template, control_spellings)
+    turn = probes.call_turn(template)
+    format = registry.named(parser) if parser != "auto" else _format(template, thinking, turn)
+    voice = Voice(
+        format,
+        thinking,
+        shows_tools=probes.knows_tools(template),
+        shows_calls=turn is not None,
+        no_tools=probes.no_tools(template),
+    )
+    ask = partial(probes.question, template, tools=voice.no_tools)
+    switch = switches.switch(template, ask, voice.thinks) if thinking else None
+    return replace(voice, switch=switch, effort=switches.effort(template, ask))
+
+
+def _thinking(template: ChatTemplate, control_spellings: Sequence[str]) -> Thinking | None:
+    return (
+        reasoning.by_marks(template.source)
+        or probes.around_reasoning(template)
+        or reasoning.by_tokens(control_spellings)
+    )
+
+
+def _format(template: ChatTemplate, thinking: Thinking | None, turn: str | None) -> Format:
+    if turn is None and not probes.knows_tools(template):
+        return hermes.FORMAT
+    found = registry.by_marks(template.source + (turn or ""))
+    if found is None and turn is not None:
+        found = next((each for each in registry.FORMATS.values() if _reads(each, thinking, turn)), None)
+    return found or registry.UNKNOWN
+
+
+def _reads(format: Format, thinking: Thinking | None, turn: str) -> bool:
+    """Is the call of our conversation what this format reads in the turn?"""
+    answer = Answer(lambda: "id")
+    feed = Feed(program(format, thinking, False, answer, {probes.TOOL: Tool(probes.TOOL)}))
+    feed.push(turn)
+    feed.close()
+    events = answer.events()
+    calls = {event.index for event in events if isinstance(event, Opened) and event.channel is Channel.TOOL}
+    names = [event.name for event in events if isinstance(event, Opened) and event.index in calls]
+    arguments = "".join(event.text for event in events if isinstance(event, Grown) and event.index in calls)
+    cut = any(event.unfinished for event in events if isinstance(event, Closed))
+    return names == [probes.TOOL] and not cut and json.loads(arguments) == probes.ARGUMENTS

@@ -1,0 +1,82 @@
+"""Conversations of our own, rendered to see what a template makes of them. What it does is all that is asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .formats.base import Thinking
+from .template import ChatTemplate, TemplateError
+
+USER, REASON, TEXT, TOOL, RESULT = "probe question", "probe reason", "probe answer", "probe_tool", "probe result"
+ARGUMENTS: Mapping[str, Any] = {"probe_key": "probe value"}
+TOOLS: Sequence[Mapping[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": TOOL,
+            "description": "A probe.",
+            "parameters": {
+                "type": "object",
+                "properties": {"probe_key": {"type": "string", "description": "A key."}},
+                "required": ["probe_key"],
+            },
+        },
+    }
+]
+_CALL = {"id": "probe0001", "type": "function", "function": {"name": TOOL, "arguments": ARGUMENTS}}
+_QUESTION = {"role": "user", "content": USER}
+_TAGS = re.compile(
+    r"(?P<open><[^<>\s/][^<>\n]{0,40}>|\[[A-Z_]{2,40}\])\s*"
+    + REASON
+    + r"\s*(?P<close></?[^<>\n]{1,40}>|\[/[A-Z_]{2,40}\])"
+)
+
+
+def rendered(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> str | None:
+    """The prompt's text; None: the template does not render this."""
+    try:
+        return template.render(messages, **kwargs)
+    except TemplateError:
+        return None
+
+
+def question(template: ChatTemplate, **kwargs: Any) -> str | None:
+    """A user's question, with the place for an answer behind it."""
+    return rendered(template, [_QUESTION], **kwargs)
+
+
+def no_tools(template: ChatTemplate) -> Sequence[Any] | None:
+    """What the template wants where there are no tools: none, unless it breaks on that and on an empty list not."""
+    return () if question(template) is None and question(template, tools=()) is not None else None
+
+
+def knows_tools(template: ChatTemplate) -> bool:
+    """Does the prompt tell the model of its tools?"""
+    for messages in ([_QUESTION], [{"role": "system", "content": "probe"}, _QUESTION]):
+        text = rendered(template, messages, tools=TOOLS)
+        if text is not None and TOOL in text:
+            return True
+    return False
+
+
+def call_turn(template: ChatTemplate) -> str | None:
+    """How the template writes an answer that is a call, from the question on; None: it does not."""
+    for content in ("", TEXT):
+        turn = {"role": "assistant", "content": content, "tool_calls": [_CALL]}
+        text = rendered(template, [_QUESTION, turn], tools=TOOLS, add_generation_prompt=False)
+        if text is not None and TOOL in (behind := text[text.rfind(USER) + len(USER) :]):
+            return behind
+    return None
+
+
+def around_reasoning(template: ChatTemplate) -> Thinking | None:
+    """The tags a template puts around the reasoning of an earlier answer."""
+    result = {"role": "tool", "content": RESULT, "tool_call_id": _CALL["id"], "name": TOOL}
+    thought = {"role": "assistant", "content": TEXT, "reasoning_content": REASON}
+    for turns in ([thought], [{**thought, "tool_calls": [_CALL]}, result]):
+        found = _TAGS.search(rendered(template, [_QUESTION, *turns], tools=TOOLS) or "")
+        if found:
+            return Thinking(found["open"], found["close"])
+    return None

@@ -1,0 +1,95 @@
+"""Tools for templates that know none: a prompt that tells of them, and calls and results as ordinary turns.
+
+The prompt goes behind the system message's text, or becomes the system message; where the template knows no system
+message either, it goes before the first question. It shows a call as the format writes it, so that what it teaches is
+what is read. Results come back as a user's turn between <tool_response> tags.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..constrain.tools import Envelope, Text
+
+_PROMPT = """\
+# Tools
+
+You can call functions to help with the request. Their signatures, as JSON, one a line:
+<tools>
+{tools}
+</tools>
+
+To call a function, write its name and its arguments as a JSON object, exactly like this:
+{example}
+For several calls, write this several times. What the functions return comes in the next message, between \
+<tool_response> and </tool_response>. Where no function is needed, just answer."""
+
+
+def prompt(tools: Sequence[Mapping[str, Any]], envelope: Envelope) -> str:
+    """What the model is told of its tools (in OpenAI's shape)."""
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return _PROMPT.format(tools=lines, example=written([("FUNCTION_NAME", {"ARGUMENT": "VALUE"})], envelope))
+
+
+def written(calls: Sequence[tuple[str, Any]], envelope: Envelope) -> str:
+    """Calls, each a name and its arguments, as the format writes them; numbers and ids of its own are left out."""
+    each = [
+        f"{_text(envelope.before_name)}{_name(name, envelope)}{_text(envelope.after_name)}"
+        f"{_arguments(arguments, envelope)}{_text(envelope.after)}"
+        for name, arguments in calls
+    ]
+    return _text(envelope.opener) + _text(envelope.separator).join(each) + _text(envelope.closer)
+
+
+def told(messages: Sequence[Mapping[str, Any]], text: str, system: bool = True) -> list[dict[str, Any]]:
+    """The conversation with a text for the model before it.  system: in the system message, else in the first turn."""
+    first, *rest = map(dict, messages)
+    if first["role"] in ("system", "developer"):
+        return [{**first, "content": f"{first['content']}\n\n{text}" if first["content"] else text}, *rest]
+    if system:
+        return [{"role": "system", "content": text}, first, *rest]
+    return [{**first, "content": f"{text}\n\n{first['content']}"}, *rest]
+
+
+def plainly(messages: Sequence[Mapping[str, Any]], envelope: Envelope) -> list[dict[str, Any]]:
+    """The conversation without calls and results: as texts of the assistant, and of the user."""
+    out: list[dict[str, Any]] = []
+    behind_result = False
+    for message in messages:
+        turn = dict(message)
+        result = turn["role"] in ("tool", "function")
+        if turn.get("tool_calls"):
+            functions = [call["function"] for call in turn.pop("tool_calls")]
+            calls = written([(each["name"], each["arguments"]) for each in functions], envelope)
+            turn["content"] = f"{turn['content']}\n{calls}" if turn["content"] else calls
+        if result:
+            turn = {"role": "user", "content": f"<tool_response>\n{turn['content']}\n</tool_response>"}
+        if behind_result and turn["role"] == "user":  # turns alternate
+            out[-1]["content"] += "\n" + turn["content"]
+        else:
+            out.append(turn)
+        behind_result = result or (behind_result and turn["role"] == "user")
+    return out
+
+
+def _text(text: Text) -> str:
+    return text if isinstance(text, str) else "".join(part for part in text if isinstance(part, str))
+
+
+def _name(name: str, envelope: Envelope) -> str:
+    return json.dumps(name, ensure_ascii=False)[1:-1] if envelope.quoted_name else name
+
+
+def _arguments(arguments: Any, envelope: Envelope) -> str:
+    texts = envelope.parameters
+    if texts is None or not isinstance(arguments, Mapping):
+        return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    members = []
+    for key, value in arguments.items():
+        raw = isinstance(value, str) and texts.end
+        before = texts.after_key if isinstance(value, str) else texts.after_key_json or texts.after_key
+        shown = value if raw else json.dumps(value, ensure_ascii=False)
+        members.append(f"{texts.before_key}{key}{before}{shown}{texts.end}{texts.rest}")
+    return texts.separator.join(members)
