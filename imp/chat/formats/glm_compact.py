@@ -9,4 +9,4 @@ from . import glm
 
 TEMPLATE_MARKS = (*glm.TEMPLATE_MARKS, "</arg_key><arg_value>")
 
-FORMAT = glm.written("glm_compact", "")
+FORMAT = glm.written("glm-compact", "")

@@ -87,7 +87,7 @@ ENVELOPE = Envelope(
     ),
 )
 FORMAT = Format(
-    "kimi_k3",
+    "kimi-k3",
     (*MARKUP.openers, *AROUND_TEXT, _open("think")),
     parse,
     ("<|open|>", "<|close|>", "<|sep|>", *MARKUP.closers),

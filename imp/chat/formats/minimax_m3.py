@@ -122,4 +122,4 @@ ENVELOPE = Envelope(
         ELEMENT, ">", ELEMENT_END, marker=TOKEN, named_end=">", key=r'[^\s<>="/\]\[]+'
     ),
 )
-FORMAT = Format("minimax_m3", (OPEN, CALL), parse, (TOKEN, CLOSE, CALL_END, "</", ">"), (ENVELOPE,))
+FORMAT = Format("minimax-m3", (OPEN, CALL), parse, (TOKEN, CLOSE, CALL_END, "</", ">"), (ENVELOPE,))

@@ -38,4 +38,4 @@ ENVELOPE = Envelope(
     parameters=PARAMETERS,
 )
 BARE = Envelope("<function=", ">\n", "</function>", separator="\n", parameters=PARAMETERS)
-FORMAT = Format("qwen_xml", MARKUP.openers, parser(MARKUP), MARKUP.closers, (ENVELOPE, BARE))
+FORMAT = Format("qwen-xml", MARKUP.openers, parser(MARKUP), MARKUP.closers, (ENVELOPE, BARE))
