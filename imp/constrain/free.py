@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 
 from .compile import byte_trie
 from .nfa import Nfa, special
 
 CONTROL = 0xFF  # begins a control token: nfa.special
+BEGINNING = b""  # stands as a symbol of its own where a text begins
+WHITE_SPACE = frozenset((b" ", b"\t", b"\r", b"\n"))
 Symbols = tuple[bytes, ...]  # single bytes, and control tokens as a whole
 
 
@@ -32,26 +35,34 @@ def spelled(text: str, controls: Mapping[str, int]) -> bytes:
     return bytes(found + text[plain:].encode())
 
 
-def free_text(nfa: Nfa, markers: Mapping[bytes, int], controls: Iterable[int], ends: bool) -> int:
+def free_text(
+    nfa: Nfa,
+    markers: Mapping[bytes, int],
+    controls: Iterable[int],
+    ends: bool,
+    first: Mapping[bytes, int] = MappingProxyType({}),
+) -> int:
     """Free text until the first marker is complete, then the marker's node.
 
     markers: `spelled` markers, none empty; without one all text is free. controls: control tokens that may come, those
-    that end a text not among them. ends: the text may end in `nfa.ret` before a marker came.
+    that end a text not among them. ends: the text may end in `nfa.ret` before a marker came. first: markers, none with
+    white space in front, that count where the text begins, behind white space at most.
     """
     targets = {_symbols(marker): node for marker, node in markers.items()}
+    targets |= {(BEGINNING, *_symbols(marker)): node for marker, node in first.items()}
     prefixes = {marker[:size] for marker in targets for size in range(len(marker))} | {()}
     bodies = {prefix: nfa.byte() for prefix in sorted(prefixes)}
     entries = {prefix: nfa.eps(body, nfa.ret) if ends else body for prefix, body in bodies.items()}
     allowed = {special(token) for token in controls}
-    alphabet = {symbol for marker in targets for symbol in marker}
+    alphabet = {symbol for marker in targets for symbol in marker} - {BEGINNING} | (WHITE_SPACE if first else set())
     for prefix, body in bodies.items():
         ways: dict[int, list[bytes]] = {}
         for symbol in sorted(allowed | alphabet):
             ways.setdefault(_after(prefix, symbol, targets, entries), []).append(symbol)
         other = entries[()]
         known = {symbol[0] for symbol in alphabet if len(symbol) == 1}
-        for first, last in _gaps(known):
-            nfa.edge(body, first, last, other)
+        for low, high in _gaps(known):
+            nfa.edge(body, low, high, other)
         for node, symbols in ways.items():
             for symbol in symbols:
                 if len(symbol) == 1:
@@ -59,7 +70,7 @@ def free_text(nfa: Nfa, markers: Mapping[bytes, int], controls: Iterable[int], e
             tokens = [symbol[1:] for symbol in symbols if len(symbol) > 1]
             if tokens:
                 nfa.edge(body, CONTROL, CONTROL, byte_trie(nfa, tokens, node))
-    return entries[()]
+    return entries[(BEGINNING,) if first else ()]
 
 
 def _symbols(marker: bytes) -> Symbols:
@@ -74,7 +85,7 @@ def _symbols(marker: bytes) -> Symbols:
 
 def _after(prefix: Symbols, symbol: bytes, targets: Mapping[Symbols, int], entries: Mapping[Symbols, int]) -> int:
     """Where free text that ends in `prefix` goes on after `symbol` (Aho and Corasick 1975)."""
-    text = (*prefix, symbol)
+    text = prefix if prefix == (BEGINNING,) and symbol in WHITE_SPACE else (*prefix, symbol)
     suffixes = [text[start:] for start in range(len(text) + 1)]
     complete = [targets[suffix] for suffix in suffixes if suffix in targets]
     return complete[0] if complete else next(entries[suffix] for suffix in suffixes if suffix in entries)

@@ -83,6 +83,8 @@ class Envelope:
     quoted_name: bool = False  # the name stands in a JSON string
     parameters: ParameterTexts | None = None  # None: the arguments are a JSON object
     parallel: bool = True  # the format can hold more than one call
+    at_start: bool = False  # calls stand where a text begins, and nowhere else
+    by_name: bool = False  # calls in free text are known by all up to the name of a tool and one more character
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +136,15 @@ def lazy_calls(
 
     envelopes: the ways of the format to write calls, each with a trigger of its own.
     """
-    start = nfa.eps()
-    after = nfa.ret if high == 1 else nfa.eps(start)
+    later = nfa.eps()
+    after = nfa.ret if high == 1 else nfa.eps(later)
     markers: dict[bytes, int] = {}
+    first: dict[bytes, int] = {}
     for envelope in envelopes:
         writer = _Writer(nfa, tools, envelope, vocabulary)
-        trigger, rest = writer.triggered()
-        markers[trigger] = writer.pieces(rest, writer.sequence(after, 1, high, named=True))
-    nfa.link(start, free_text(nfa, markers, vocabulary.free, ends=True))
-    return start
+        (first if envelope.at_start else markers).update(writer.marked(after, high))
+    nfa.link(later, free_text(nfa, markers, vocabulary.free, ends=True))
+    return free_text(nfa, markers, vocabulary.free, True, first) if first else later
 
 
 Piece = bytes | Pattern
@@ -167,6 +169,27 @@ class _Writer:
                 after = Language.pattern(piece.regex, search=False).emit(self.nfa, after, Encoding.RAW)
         return after
 
+    def marked(self, after: int, high: int) -> dict[bytes, int]:
+        """What begins calls in free text, and the node behind it."""
+        if not self.envelope.by_name:
+            trigger, rest = self.triggered()
+            return {trigger: self.pieces(rest, self.sequence(after, 1, high, self.named))}
+        before = b"".join(self.plain(text) for text in (self.envelope.opener, self.envelope.before_name))
+        mark, rest_of_name = self.plain(self.envelope.after_name)[:1], self.plain(self.envelope.after_name)[1:]
+        found = {}
+        for name, rule in self.rules.items():
+
+            def call(then: int, rule: int = rule) -> int:
+                behind = self.pieces(self.text(self.envelope.after), then)
+                return self.nfa.literal(rest_of_name, self.nfa.call(rule, behind))
+
+            found[before + self.written(name) + mark] = self.sequence(after, 1, high, call)
+        return found
+
+    def plain(self, text: Text) -> bytes:
+        assert isinstance(text, str), "a pattern tells no calls from text"
+        return spelled(text, self.vocabulary.spellings)
+
     def triggered(self) -> tuple[bytes, list[Piece]]:
         """The trigger, and what comes behind it before the name."""
         pieces = [
@@ -182,8 +205,8 @@ class _Writer:
             raise ValueError(f"calls do not begin with their trigger {trigger!r}")
         return trigger, [head[len(trigger) :], *pieces]
 
-    def sequence(self, after: int, low: int, high: int, named: bool = False) -> int:
-        """Calls behind the opener; `named`: and behind what stands before the first name."""
+    def sequence(self, after: int, low: int, high: int, first: Callable[[int], int] | None = None) -> int:
+        """Calls behind the opener. first(then): the rest of the first one, which has begun."""
         high = high if self.envelope.parallel else 1
         if UNBOUNDED < high < low or (low > 1 and not self.envelope.parallel):
             raise ConstraintError(Code.UNSATISFIABLE, "", f"{low} calls are more than there can be")
@@ -195,14 +218,16 @@ class _Writer:
 
         more = UNBOUNDED if high == UNBOUNDED else high - 1
         rest = self.nfa.repeat(max(low - 1, 0), more, end, another) if more else end
-        first = self.named(rest)
-        return self.nfa.call(first if named else self.pieces(before, first), after)
+        return self.nfa.call(first(rest) if first else self.pieces(before, self.named(rest)), after)
 
     def named(self, after: int) -> int:
         """A name, and the arguments that belong to it."""
         behind = self.pieces(self.text(self.envelope.after), after)
         return self.nfa.eps(*(self.tool(name, rule, behind) for name, rule in self.rules.items()))
 
-    def tool(self, name: str, rule: int, after: int) -> int:
-        written = json.dumps(name, ensure_ascii=False)[1:-1] if self.envelope.quoted_name else name
-        return self.pieces([written.encode(), *self.text(self.envelope.after_name)], self.nfa.call(rule, after))
+    def tool(self, name: str, rule: int, behind: int) -> int:
+        pieces = [self.written(name), *self.text(self.envelope.after_name)]
+        return self.pieces(pieces, self.nfa.call(rule, behind))
+
+    def written(self, name: str) -> bytes:
+        return (json.dumps(name, ensure_ascii=False)[1:-1] if self.envelope.quoted_name else name).encode()

@@ -11,7 +11,7 @@ import pytest
 
 from imp.constrain.errors import Code, ConstraintError
 from imp.constrain.free import after_reasoning, free_text, spelled
-from imp.constrain.nfa import Nfa, special
+from imp.constrain.nfa import UNBOUNDED, Nfa, special
 from imp.constrain.schema.arguments import arguments
 from imp.constrain.tools import (
     NO_CONTROLS,
@@ -322,3 +322,37 @@ def test_g02_12_thirty_tools_of_which_some_are_large():
     accepts = forced(HERMES, tools)
     for i in range(30):
         assert accepts(f'<tool_call>\n{{"name": "tool{i}", "arguments": {{}}}}\n</tool_call>')
+
+
+def lazy(*envelopes: Envelope, high: int = -1):
+    nfa = Nfa()
+    start = lazy_calls(nfa, TOOLS, envelopes, high=UNBOUNDED if high < 0 else high)
+    return lambda text: simulate.accepts(nfa, start, text.encode())
+
+
+def test_calls_that_an_answer_may_begin_with():
+    bare = Envelope('{"name": "', '", "parameters": ', "}", quoted_name=True, parallel=False, at_start=True, by_name=True)
+    tagged = Envelope('<tag>{"name": "', '", "parameters": ', "}", trigger="<tag>", quoted_name=True)
+    accepts = lazy(bare, tagged)
+    now = '{"name": "now", "parameters": {}}'
+    for good in ("", "Hi", now, f" \n{now}", f"{now}\nand so on", '{"name": "Bob"}', '{"n', f"So: {now}", f"{now}<tag>{now}", "{{", '{"name": "no', '\n{"x": 1}', f'So: {{"name": "now", "x": 1}} <tag>{now}'):
+        assert accepts(good), good
+    for bad in ('{"name": "now"', '{"name": "now", "x": 1}', '  {"name": "now"}', '\t{"name": "now", "parameters": {"a": 1}}', "Hi<tag>", "{<tag>", now[:-1], f'{now}<tag>{{"name": "Bob"}}'):
+        assert not accepts(bad), bad
+    one = lazy(bare, tagged, high=1)
+    assert one(now) and one(f"Hi <tag>{now}") and not one(now + now) and not one(now + "and")
+
+
+def test_calls_known_by_the_name_of_a_tool():
+    first = Envelope("", "\n", "", separator=">>>", at_start=True, by_name=True)
+    accepts = lazy(first, Envelope(">>>", "\n", "", by_name=True))
+    for good in ("all\nHi", "now\n{}", "now\n{}>>>now\n{}", "all\nHi >>> 1>>>now\n{}", "nowhere", "now", ">>>now", "all\nnow\nthere", "now\n{}>>>all\nHi"):
+        assert accepts(good), good
+    for bad in ("now\nHi", "now\n", "all\nHi>>>now\nHi", ">>>now\n", "\nnow\nHi"):
+        assert not accepts(bad), bad
+    python = Envelope("", "(", ")", opener="[", separator=", ", closer="]", parameters=ParameterTexts("", "=", separator=", "), at_start=True, by_name=True)
+    accepts = lazy(python)
+    for good in ("[1](2)", "[now()]", "[now(), now()] and", "So [now(1)]", '[weather(city="x")]'):
+        assert accepts(good), good
+    for bad in ("[now(1)]", "[now()", "[weather()]"):
+        assert not accepts(bad), bad

@@ -40,6 +40,6 @@ def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
         yield from named_call(reader, answer, name, ends=(OPEN,))
 
 
-FIRST = Envelope(before_name="", after_name="\n", after="", separator=OPEN)
-LATER = Envelope(before_name=OPEN, after_name="\n", after="")
+FIRST = Envelope(before_name="", after_name="\n", after="", separator=OPEN, at_start=True, by_name=True)
+LATER = Envelope(before_name=OPEN, after_name="\n", after="", by_name=True)
 FORMAT = Format("functionary", (OPEN,), parse, (), (FIRST, LATER), start=parse, always=True)

@@ -62,7 +62,15 @@ def _function(reader: Reader, answer: Answer) -> Steps:
         yield from reader.match(FUNCTION_CLOSE)
 
 
-OBJECT = Envelope(before_name='{"name": "', after_name='", "parameters": ', after="}", quoted_name=True, parallel=False)
+OBJECT = Envelope(
+    before_name='{"name": "',
+    after_name='", "parameters": ',
+    after="}",
+    quoted_name=True,
+    parallel=False,
+    at_start=True,
+    by_name=True,
+)
 TAGGED = Envelope(
     before_name=TAG + '{"name": "',
     after_name='", "parameters": ',

@@ -31,6 +31,12 @@ def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
 
 
 ENVELOPE = Envelope(
-    before_name='{"name": "', after_name='", "arguments": ', after="}", separator="\n", quoted_name=True
+    before_name='{"name": "',
+    after_name='", "arguments": ',
+    after="}",
+    separator="\n",
+    quoted_name=True,
+    at_start=True,
+    by_name=True,
 )
 FORMAT = Format("plain", (), parse, (), (ENVELOPE,), start=parse)

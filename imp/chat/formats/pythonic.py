@@ -37,5 +37,7 @@ ENVELOPE = Envelope(
     separator=", ",
     closer="]",
     parameters=PARAMETERS,
+    at_start=True,
+    by_name=True,
 )
 FORMAT = Format("pythonic", (OPEN,), parse, (CLOSE,), (ENVELOPE,), start=start)

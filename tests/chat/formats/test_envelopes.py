@@ -78,3 +78,23 @@ def test_calls_from_the_texts_of_an_envelope_are_allowed_and_read(format: Format
 
 def test_every_format_can_be_enforced():
     assert all(format.envelopes for format, _ in FORMATS)
+
+
+@pytest.mark.parametrize("format", [format for format, _ in FORMATS], ids=lambda each: each.name)
+def test_free_text_may_have_calls_of_every_format_in_it(format: Format):
+    """And a call that has begun is one: the arguments of `now` cannot be an array."""
+    nfa = Nfa()
+    offered = [grammar.Tool(tool.name, arguments(tool.parameters)) for tool in TOOLS]
+    start = grammar.lazy_calls(nfa, offered, format.envelopes)
+    assert simulate.accepts(nfa, start, b"Hello.") and simulate.accepts(nfa, start, b"")
+    for envelope in format.envelopes:
+        for wanted in CALLS:
+            if envelope.parameters is not None and envelope.parameters.end:
+                continue
+            text = output(envelope, [wanted])
+            before = "" if envelope.at_start else "Well.\n"
+            assert simulate.accepts(nfa, start, (before + text).encode()), text
+            assert not simulate.accepts(nfa, start, (before + text[: len(text) - len(spelled(envelope.closer)) - 1]).encode())
+            if envelope.parameters is None:
+                broken = spelled(envelope.opener) + written(envelope, "now", {}).replace("{}", "[]") + spelled(envelope.closer)
+                assert not simulate.accepts(nfa, start, (before + broken).encode()), broken
