@@ -20,11 +20,11 @@ from ..answer import Answer
 KINDS = frozenset({"null", "integer", "number", "boolean", "object", "array", "string"})
 STRING = frozenset({"string"})
 _DEPTH = 32  # of references and combinations followed in a schema
-_DIGITS = 400  # of an integer that is written with an exponent
+_DIGITS = 400  # of an integer: programs that read JSON know limits
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _LOOSE_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _PYTHON = re.compile(
-    r"""'(?P<single>(?:[^'\\\n]|\\.)*)'|"(?P<double>(?:[^"\\\n]|\\.)*)"|\b(?P<word>True|False|None)\b|(?P<other>[^'"TFN]+|.)""",
+    r"""'(?P<single>(?:[^'\\\n]|\\.)*+)'|"(?P<double>(?:[^"\\\n]|\\.)*+)"|\b(?P<word>True|False|None)\b|(?P<other>[^'"TFN]+|[TFN])""",
     re.DOTALL,
 )
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5}|U0010[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -226,7 +226,7 @@ def _integer(text: str, strict: bool) -> str | None:
     if not (_NUMBER if strict else _LOOSE_NUMBER).fullmatch(text):
         return None
     if re.fullmatch(r"-?(0|[1-9][0-9]*)", text):
-        return text
+        return text if len(text) <= _DIGITS else None
     value = Decimal(text)
     if value.adjusted() > _DIGITS or (value and value.adjusted() < 0) or value != value.to_integral_value():
         return None
@@ -274,14 +274,15 @@ def _no_constant(name: str) -> object:
 
 def _from_python(text: str) -> str:
     """Python's spelling of lists and dicts as JSON; anything else comes out as something that is not JSON."""
-
-    def translated(match: re.Match[str]) -> str:
+    translated, at = [], 0
+    while match := _PYTHON.match(text, at):  # no further than to a string without an end
+        at = match.end()
         body = match["single"] if match["single"] is not None else match["double"]
         if body is not None:
-            return json.dumps(_ESCAPE.sub(_unescaped, body))
-        return _WORDS[match["word"]] if match["word"] else match["other"]
-
-    return _PYTHON.sub(translated, text)
+            translated.append(json.dumps(_ESCAPE.sub(_unescaped, body)))
+        else:
+            translated.append(_WORDS[match["word"]] if match["word"] else match["other"])
+    return "".join(translated) if at == len(text) else ""
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import random
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from imp.chat.formats import dsml, dsml_v4, glm, glm_compact, hy3, kimi_k3, minicpm, minimax, minimax_m3, qwen_xml, seed
 from imp.chat.formats.base import Format, Tool
 from tests.chat.formats.harness import THINK, Part, calls, read, same_at_every_cut
+from tests.text import toys
 
 NOW = Tool("now")
 SEARCH = Tool(
@@ -254,3 +256,15 @@ def test_kimi_k3_text_then_calls_with_one_object_or_keys_that_are_escaped():
     )
     parts = same_at_every_cut(output, kimi_k3.FORMAT, TOOLS)
     assert parts == [text("Well."), call("search", '{"n": 1}'), call("search", '{"a&\\"b": "1"}')]
+
+
+@pytest.mark.parametrize("vocabulary", ["qwen2", "llama-bpe", "deepseek-llm"])
+def test_token_by_token(vocabulary):
+    tokenizer = toys.vocabulary(vocabulary)
+    for w in WRITINGS.values():
+        for name in ("text around", "parallel", "types", "unicode and escapes", "near misses of marks"):
+            output, parts = CASES[name](w)
+            decoder = codecs.getincrementaldecoder("utf-8")()
+            pieces = [decoder.decode(tokenizer.token_bytes(token)) for token in tokenizer.encode(output, add_special=False)]
+            assert "".join(pieces) == output
+            assert read(pieces, w.format, TOOLS, THINK) == parts

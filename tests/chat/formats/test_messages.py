@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import random
 
@@ -11,6 +12,7 @@ from imp.chat.formats import gemma4, harmony, muse
 from imp.chat.formats.base import Thinking, Tool
 from tests.chat.formats.harness import Part, calls, read, same_at_every_cut
 from tests.chat.formats.parts import call, text, thought
+from tests.text import toys
 
 TOOLS = (
     Tool("now"),
@@ -183,3 +185,14 @@ def test_g02_09_mutations_never_fail_and_never_give_broken_arguments(name):
         output = "".join(letters)
         whole = read([output], format, TOOLS)  # checks the arguments of complete calls
         assert read(list(output), format, TOOLS) == whole
+
+
+@pytest.mark.parametrize("vocabulary", ["qwen2", "llama-bpe", "deepseek-llm"])
+def test_token_by_token(vocabulary):
+    tokenizer = toys.vocabulary(vocabulary)
+    for format, cases in ((harmony.FORMAT, HARMONY), (muse.FORMAT, MUSE), (gemma4.FORMAT, GEMMA)):
+        for output, parts in cases.values():
+            decoder = codecs.getincrementaldecoder("utf-8")()
+            pieces = [decoder.decode(tokenizer.token_bytes(token)) for token in tokenizer.encode(output, add_special=False)]
+            assert "".join(pieces) == output
+            assert read(pieces, format, TOOLS) == parts

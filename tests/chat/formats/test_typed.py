@@ -74,6 +74,12 @@ def test_g02_04_and_05_a_text_becomes_what_the_schema_says_or_a_string(key, text
         jsonschema.validate(found, properties[key] | {"$defs": {"count": SCHEMA["$defs"]["count"], "loop": True}})
 
 
+@pytest.mark.parametrize("text", ["['" + "\\'" * 100_000 + "]", "[" + "'\\" * 100_000 + "]", "9" * 100_000, "[" + "T" * 200_000 + "]", "1." + "0" * 100_000 + "e"])
+def test_long_texts_that_are_nothing_cost_no_more_than_they_are_long(text):
+    """Done again for every quotation mark, they would take minutes."""
+    assert json.loads(json_of(text, KINDS)) == text
+
+
 def test_members_are_found_behind_references_and_combinations():
     schema = {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"properties": {"x": {"type": "string"}}}]}}}
     assert kinds(member(schema, "x", schema), schema) == {"string"}
