@@ -148,7 +148,8 @@ def render(chat: ChatRequest, facts: ModelFacts) -> str:
     if facts.template is None:
         raise Refused("this model has no chat template; use /v1/completions, or start the server with --chat-template")
     native = "developer" in facts.template.source
-    messages = [_for_template(message, facts.control_spellings, native) for message in chat.messages]
+    as_text = facts.voice.text_arguments
+    messages = [_for_template(message, facts.control_spellings, native, as_text) for message in chat.messages]
     refusal: TemplateError | None = None
     for ways in _ways(messages, chat, facts):
         try:
@@ -163,8 +164,11 @@ def _ways(messages: list[dict[str, Any]], chat: ChatRequest, facts: ModelFacts) 
     """The conversation as it is, then as templates that know less want it."""
     voice = facts.voice
     format, envelopes = voice.format, voice.format.envelopes if voice.format else ()
-    if envelopes and not voice.shows_calls:
-        messages = tool_prompt.plainly(messages, envelopes[0])
+    if envelopes:
+        results = voice.shows_results and (voice.shows_calls or voice.shows_tools)
+        messages = tool_prompt.plainly(messages, envelopes[0], not voice.shows_calls, not results)
+    if voice.switch is not None and (word := voice.switch.word(_intent(chat)[0])):
+        messages = tool_prompt.told(messages, word)
     tools = [_guarded(tool, facts.control_spellings) for tool in chat.tools] if not voice.shows_tools else []
     prompt = tool_prompt.prompt(tools, envelopes[0]) if tools and format and envelopes else ""
     merged = _system_first(messages)
@@ -230,7 +234,7 @@ def _system_first(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"role": "system", "content": "\n\n".join(system)}, *rest] if system else messages
 
 
-def _for_template(message: Message, spellings: Sequence[str], native_developer: bool) -> dict[str, Any]:
+def _for_template(message: Message, spellings: Sequence[str], native_developer: bool, as_text: bool) -> dict[str, Any]:
     role = "system" if message.role == "developer" and not native_developer else message.role
     content = message.content or ""  # templates differ on null; all know an empty text
     out: dict[str, Any] = {"role": role, "content": content if role == "assistant" else _guard(content, spellings)}
@@ -241,14 +245,17 @@ def _for_template(message: Message, spellings: Sequence[str], native_developer: 
     if message.reasoning is not None:
         out["reasoning_content"] = message.reasoning
     if message.tool_calls:
-        out["tool_calls"] = [_call_for_template(call) for call in message.tool_calls]
+        out["tool_calls"] = [_call_for_template(call, as_text) for call in message.tool_calls]
     return out
 
 
-def _call_for_template(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call with its arguments as templates want them: the object a JSON string stands for, else the value itself."""
+def _call_for_template(call: Mapping[str, Any], as_text: bool) -> dict[str, Any]:
+    """A call with its arguments as most templates want them: the object a JSON string stands for, else the value
+    itself.  as_text: the string."""
     function, arguments = call["function"], call["function"]["arguments"]
-    if isinstance(arguments, str):
+    if as_text:
+        arguments = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    elif isinstance(arguments, str):
         with suppress(ValueError):  # what is not JSON the template shows as text
             arguments = json.loads(arguments)
     return {**call, "function": {**function, "arguments": arguments}}

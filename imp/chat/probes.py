@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ TOOLS: Sequence[Mapping[str, Any]] = [
 ]
 _CALL = {"id": "probe0001", "type": "function", "function": {"name": TOOL, "arguments": ARGUMENTS}}
 _QUESTION = {"role": "user", "content": USER}
+_SAID = {"role": "assistant", "content": TEXT}
+_RESULT = {"role": "tool", "content": RESULT, "tool_call_id": _CALL["id"], "name": TOOL}
 _TAGS = re.compile(
     r"(?P<open><[^<>\s/][^<>\n]{0,40}>|\[[A-Z_]{2,40}\])\s*"
     + REASON
@@ -42,9 +45,10 @@ def rendered(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **kw
         return None
 
 
-def question(template: ChatTemplate, **kwargs: Any) -> str | None:
+def question(template: ChatTemplate, system: str = "", **kwargs: Any) -> str | None:
     """A user's question, with the place for an answer behind it."""
-    return rendered(template, [_QUESTION], **kwargs)
+    first = [{"role": "system", "content": system}] if system else []
+    return rendered(template, [*first, _QUESTION], **kwargs)
 
 
 def no_tools(template: ChatTemplate) -> Sequence[Any] | None:
@@ -61,21 +65,30 @@ def knows_tools(template: ChatTemplate) -> bool:
     return False
 
 
-def call_turn(template: ChatTemplate) -> str | None:
-    """How the template writes an answer that is a call, from the question on; None: it does not."""
+def call_turn(template: ChatTemplate, as_text: bool = False) -> str | None:
+    """How the template writes an answer that is a call, from the question on; None: it does not.
+
+    as_text: the call's arguments are given as JSON in a string."""
+    arguments = json.dumps(ARGUMENTS) if as_text else ARGUMENTS
+    call = {**_CALL, "function": {"name": TOOL, "arguments": arguments}}
     for content in ("", TEXT):
-        turn = {"role": "assistant", "content": content, "tool_calls": [_CALL]}
+        turn = {"role": "assistant", "content": content, "tool_calls": [call]}
         text = rendered(template, [_QUESTION, turn], tools=TOOLS, add_generation_prompt=False)
         if text is not None and TOOL in (behind := text[text.rfind(USER) + len(USER) :]):
             return behind
     return None
 
 
+def shows_results(template: ChatTemplate) -> bool:
+    """Does what a tool gave come to the model?"""
+    turn = {"role": "assistant", "content": TEXT, "tool_calls": [_CALL]}
+    return any(RESULT in (rendered(template, [_QUESTION, each, _RESULT], tools=TOOLS) or "") for each in (turn, _SAID))
+
+
 def around_reasoning(template: ChatTemplate) -> Thinking | None:
     """The tags a template puts around the reasoning of an earlier answer."""
-    result = {"role": "tool", "content": RESULT, "tool_call_id": _CALL["id"], "name": TOOL}
-    thought = {"role": "assistant", "content": TEXT, "reasoning_content": REASON}
-    for turns in ([thought], [{**thought, "tool_calls": [_CALL]}, result]):
+    thought = {**_SAID, "reasoning_content": REASON}
+    for turns in ([thought], [{**thought, "tool_calls": [_CALL]}, _RESULT]):
         found = _TAGS.search(rendered(template, [_QUESTION, *turns], tools=TOOLS) or "")
         if found:
             return Thinking(found["open"], found["close"])

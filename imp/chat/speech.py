@@ -44,6 +44,8 @@ class Voice:
 
     shows_tools: the template tells the model of tools; else the prompt of tool_prompt.py has to.
     shows_calls: it writes earlier calls as the model writes them; else they are part of the text.
+    shows_results: it has a turn for what tools gave; else the user's is taken.
+    text_arguments: it wants the arguments of calls as JSON in a string; else as a mapping.
     no_tools: what it wants to be given where there are none.
     switch, effort: the template's variables for thinking.
     splits: reasoning is a part of its own; else it stays in the text, its markers with it.
@@ -53,6 +55,8 @@ class Voice:
     thinking: Thinking | None = None
     shows_tools: bool = True
     shows_calls: bool = True
+    shows_results: bool = True
+    text_arguments: bool = False
     no_tools: Sequence[Any] | None = None
     switch: Switch | None = None
     effort: Effort | None = None

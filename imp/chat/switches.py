@@ -14,11 +14,16 @@ from .template import ChatTemplate
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """The variable that turns thinking on and off, and its values for the two."""
+    """The variable that turns thinking on and off, and its values for the two; without a name, words for the system
+    message."""
 
     name: str
     on: Any
     off: Any
+
+    def word(self, thinking: bool | None) -> str:
+        """What the system message has to say; "": nothing."""
+        return "" if self.name or thinking is None else self.on if thinking else self.off
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ SWITCHES = (
     Switch("reasoning_effort", "high", "minimal"),
     Switch("thinking_budget", -1, 0),
 )
+WORDS = Switch("", "/think", "/no_think")
 EFFORTS = ("reasoning_effort", "thinking_effort", "reasoning_strength")
 ORDER = ("none", "no_think", "minimal", "low", "medium", "high", "xhigh", "max")
 _EVERYBODYS = ("low", "medium", "high")  # what a template that takes any word is sure to mean
@@ -58,6 +64,9 @@ Ask = Callable[..., str | None]  # renders a question with these variables; None
 
 def switch(template: ChatTemplate, ask: Ask, thinks: Callable[[str], bool | None]) -> Switch | None:
     """thinks(prompt): does the end of a prompt say that the model thinks; None: neither yes nor no."""
+    by_variable = {"enable_thinking", "thinking"} & template.reads
+    if not by_variable and WORDS.off in template.source and thinks(ask(system=WORDS.off) or "") is False:
+        return WORDS
     for each in SWITCHES:
         if each.name not in template.reads:
             continue
@@ -91,7 +100,7 @@ def template_kwargs(
     out: dict[str, Any] = {}
     if effort is not None and wanted is not None and thinking is not False:
         out[effort.name] = effort.nearest(wanted)
-    if switch is not None and thinking is not None:
+    if switch is not None and switch.name and thinking is not None:
         tells_effort = effort is not None and switch.name == effort.name
         if not (thinking and tells_effort and switch.name in out):
             out[switch.name] = switch.on if thinking else switch.off

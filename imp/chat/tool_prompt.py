@@ -53,17 +53,19 @@ def told(messages: Sequence[Mapping[str, Any]], text: str, system: bool = True) 
     return [{**first, "content": f"{text}\n\n{first['content']}"}, *rest]
 
 
-def plainly(messages: Sequence[Mapping[str, Any]], envelope: Envelope) -> list[dict[str, Any]]:
-    """The conversation without calls and results: as texts of the assistant, and of the user."""
+def plainly(
+    messages: Sequence[Mapping[str, Any]], envelope: Envelope, calls: bool = True, results: bool = True
+) -> list[dict[str, Any]]:
+    """The conversation with calls as texts of the assistant, and results as texts of the user; either if wanted."""
     out: list[dict[str, Any]] = []
     behind_result = False
     for message in messages:
         turn = dict(message)
-        result = turn["role"] in ("tool", "function")
-        if turn.get("tool_calls"):
+        result = results and turn["role"] in ("tool", "function")
+        if calls and turn.get("tool_calls"):
             functions = [call["function"] for call in turn.pop("tool_calls")]
-            calls = written([(each["name"], each["arguments"]) for each in functions], envelope)
-            turn["content"] = f"{turn['content']}\n{calls}" if turn["content"] else calls
+            text = written([(each["name"], each["arguments"]) for each in functions], envelope)
+            turn["content"] = f"{turn['content']}\n{text}" if turn["content"] else text
         if result:
             turn = {"role": "user", "content": f"<tool_response>\n{turn['content']}\n</tool_response>"}
         if behind_result and turn["role"] == "user":  # turns alternate

@@ -30,12 +30,15 @@ def detect(template: ChatTemplate | None, control_spellings: Sequence[str] = (),
         return TEXT_ONLY
     thinking = _thinking(template, control_spellings)
     turn = probes.call_turn(template)
+    text_arguments = turn is None and (turn := probes.call_turn(template, as_text=True)) is not None
     format = registry.named(parser) if parser != "auto" else _format(template, thinking, turn)
     voice = Voice(
         format,
         thinking,
         shows_tools=probes.knows_tools(template),
         shows_calls=turn is not None,
+        shows_results=probes.shows_results(template),
+        text_arguments=text_arguments,
         no_tools=probes.no_tools(template),
     )
     ask = partial(probes.question, template, tools=voice.no_tools)
