@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "model": {"types", "weights"},
     "cpu": {"types", "weights", "model", "machine_code"},
     "chat": {"types", "text", "constrain"},
+    "chat.__main__": {"chat", "text", "weights"},
     "engine": {"types", "sched"},
     "http": {"__init__", "types", "chat", "obs"},
     "bundle": {"types", "settings", "memory", "chat", "constrain", "text", "weights", "model", "sched", "cpu"},

@@ -77,6 +77,17 @@ class ModelFacts:
     trace_prompt: Callable[[str], None] | None = None  # is shown every rendered chat prompt
 
 
+class Wording(Protocol):
+    """What the text of a prompt depends on: a part of ModelFacts."""
+
+    @property
+    def template(self) -> ChatTemplate | None: ...
+    @property
+    def voice(self) -> Voice: ...
+    @property
+    def control_spellings(self) -> tuple[str, ...]: ...
+
+
 def default_sampling(generation: Mapping[str, Any]) -> Sampling:
     """Server defaults (SURFACE.md section 3) under the model's own generation config."""
     base = Sampling(temperature=0.7, top_p=0.95, top_k=40)
@@ -143,7 +154,7 @@ def compile_constraint(spec: ConstraintSpec, facts: ModelFacts, stop: Callable[[
         raise Refused(f'"{param}": {error.message}', param, error.code.value) from None
 
 
-def render(chat: ChatRequest, facts: ModelFacts) -> str:
+def render(chat: ChatRequest, facts: Wording) -> str:
     """The prompt's text. Control-token spellings in user, system and tool text are split by a marker character."""
     if facts.template is None:
         raise Refused("this model has no chat template; use /v1/completions, or start the server with --chat-template")
@@ -160,7 +171,7 @@ def render(chat: ChatRequest, facts: ModelFacts) -> str:
     raise _refusal(refusal) from None
 
 
-def _ways(messages: list[dict[str, Any]], chat: ChatRequest, facts: ModelFacts) -> Iterator[list[dict[str, Any]]]:
+def _ways(messages: list[dict[str, Any]], chat: ChatRequest, facts: Wording) -> Iterator[list[dict[str, Any]]]:
     """The conversation as it is, then as templates that know less want it."""
     voice = facts.voice
     format, envelopes = voice.format, voice.format.envelopes if voice.format else ()
@@ -185,7 +196,7 @@ def _refusal(error: TemplateError) -> Refused:
     return Refused(f"the model's chat template failed: {error.message}", code="template_failed", status=500)
 
 
-def _render(messages: list[dict[str, Any]], chat: ChatRequest, facts: ModelFacts) -> str:
+def _render(messages: list[dict[str, Any]], chat: ChatRequest, facts: Wording) -> str:
     assert facts.template is not None
     voice = facts.voice
     return facts.template.render(
@@ -220,7 +231,7 @@ def _continued(rendered: str, chat: ChatRequest) -> str | None:
     return rendered if at < 0 else shown(rendered)[at + len(before.strip()) :]
 
 
-def _documents(chat: ChatRequest, facts: ModelFacts) -> dict[str, Any]:
+def _documents(chat: ChatRequest, facts: Wording) -> dict[str, Any]:
     if not chat.documents:
         return {}
     texts = [{k: _guard(text, facts.control_spellings) for k, text in each.items()} for each in chat.documents]
