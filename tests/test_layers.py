@@ -53,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "check": {"types", "settings", "keys", "memory", "chat", "text", "bundle", "app"},
     "__main__": {"settings", "app", "check"},
-    "docs": {"absent", "settings", "http", "obs", "constrain"},
+    "docs": {"chat", "absent", "settings", "http", "obs", "constrain"},
     "__init__": set(),
 }
 FORBIDDEN_LIBRARIES: dict[str, set[str]] = {

@@ -90,8 +90,13 @@ def _arguments(arguments: Any, envelope: Envelope) -> str:
         return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     members = []
     for key, value in arguments.items():
-        raw = isinstance(value, str) and texts.end
-        before = texts.after_key if isinstance(value, str) else texts.after_key_json or texts.after_key
-        shown = value if raw else json.dumps(value, ensure_ascii=False)
-        members.append(f"{texts.before_key}{key}{before}{shown}{texts.end}{texts.rest}")
+        if isinstance(value, str):
+            before, end = texts.after_key, texts.end
+            shown = value if end else json.dumps(value, ensure_ascii=False)
+        else:
+            before, end = _text(texts.after_key_json) or texts.after_key, texts.end
+            end = end if texts.end_json is None else texts.end_json
+            shown = json.dumps(value, ensure_ascii=False)
+        again = key + texts.named_end if texts.named_end else ""
+        members.append(f"{texts.before_key}{key}{before}{shown}{end}{again}{texts.rest}")
     return texts.separator.join(members)

@@ -59,8 +59,8 @@ KINDS: tuple[Kind, ...] = (
         ("[BEGIN FINAL RESPONSE]",),
     ),
     _pair("<thought>", "</thought>", "EXAONE Deep"),
-    _pair("<thinking>", "</thinking>", "models taught in the words of Claude's users"),
-    _pair("<reasoning>", "</reasoning>", "reasoning fine-tunes"),
+    _pair("<thinking>", "</thinking>", "fine-tunes with long tags"),
+    _pair("<reasoning>", "</reasoning>", "fine-tunes of reasoning data"),
     Kind(
         Thinking("<think>", "</think>", around=("<response>", "</response>")),
         "Granite 3.2 and 3.3",
