@@ -5,13 +5,16 @@
     function call<|role_sep|>
     {"name": "weather", "arguments": {"city": "Oslo"}}<|message_sep|>
 
-A template of these separates roles with `<|role_sep|>` and knows the role "function call".
+A template of these separates roles with `<|role_sep|>` and knows the role "function call". The marker that ends a turn
+is dropped where the model goes on behind it.
 """
 
 from __future__ import annotations
 
 from ...constrain.tools import Envelope
-from .base import Format
+from ..answer import Answer
+from ..reader import Reader, Steps
+from .base import Format, ParseCalls, Tools
 from .json_calls import list_parser
 
 TEMPLATE_MARKS: tuple[str, ...] = ("<|role_sep|>", "<|message_sep|>", "'role': 'function call'")
@@ -19,6 +22,24 @@ TEMPLATE_MARKS: tuple[str, ...] = ("<|role_sep|>", "<|message_sep|>", "'role': '
 END = "<|message_sep|>"
 OPEN = "function call<|role_sep|>"
 BEHIND_TEXT = END + "\n\n" + OPEN
+
+
+def without_ends(calls: ParseCalls) -> ParseCalls:
+    """Calls, and ends of turns, which are no text."""
+
+    def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
+        if opener == END:
+            space = yield from reader.space()
+            if not (yield from reader.at_end()):
+                answer.text(space)
+        elif tools:
+            yield from calls(opener, reader, answer, tools)
+        else:
+            answer.text(opener)
+
+    return parse
+
+
 ENVELOPES = tuple(
     Envelope(
         before_name=opener + '\n{"name": "',
@@ -30,4 +51,11 @@ ENVELOPES = tuple(
     )
     for opener in (OPEN, BEHIND_TEXT)
 )
-FORMAT = Format("gigachat", (OPEN, BEHIND_TEXT), list_parser(END), (END, "<|role_sep|>"), ENVELOPES)
+FORMAT = Format(
+    "gigachat",
+    (OPEN, BEHIND_TEXT, END),
+    without_ends(list_parser(END)),
+    ("<|role_sep|>",),
+    ENVELOPES,
+    always=True,
+)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from ...constrain.tools import Envelope
 from .base import Format
+from .gigachat import END, without_ends
 from .json_calls import list_parser
 
 TEMPLATE_MARKS: tuple[str, ...] = ("<|role_sep|>", "<|message_sep|>", "<|function_call|>")
 
-OPEN, END = "<|function_call|>", "<|message_sep|>"
+OPEN = "<|function_call|>"
 ENVELOPE = Envelope(
     before_name=OPEN + '{"name": "',
     after_name='", "arguments": ',
@@ -22,4 +23,4 @@ ENVELOPE = Envelope(
     quoted_name=True,
     parallel=False,
 )
-FORMAT = Format("gigachat-3.1", (OPEN,), list_parser(END), (END,), (ENVELOPE,))
+FORMAT = Format("gigachat-3.1", (OPEN, END), without_ends(list_parser(END)), (), (ENVELOPE,), always=True)

@@ -17,6 +17,7 @@ from imp.chat.formats import (
     functionary,
     functionary_v31,
     gigachat,
+    gigachat31,
     granite,
     hermes,
     kimi,
@@ -132,6 +133,8 @@ CASES: dict[str, tuple[Format, str, tuple[Tool, ...], list[Part]]] = {
         *(TOOLS, [call("name", '{"arguments": 1}'), call("now", "{}")]),
     ),
     "gigachat: a role": (gigachat.FORMAT, "a function call<|role_sep|>is", TOOLS, [text("a function call<|role_sep|>is")]),
+    "gigachat: the end of a turn": (gigachat.FORMAT, "Hi there<|message_sep|>\n\n", (), [text("Hi there")]),
+    "gigachat: a turn in a turn": (gigachat31.FORMAT, "Hi<|message_sep|> there<|function_call|>", TOOLS, [text("Hi there<|function_call|>")]),
     "granite: one object": (granite.FORMAT, '<|tool_call|> {"name": "now", "arguments": {}}', TOOLS, [call("now", "{}")]),
     "apriel: an object that is no call behind one that is": (
         apriel.FORMAT,

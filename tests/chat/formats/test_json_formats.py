@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from imp.chat.formats import functionary
+from imp.chat.formats import command, functionary, gigachat
 from imp.chat.formats.base import Tool
 from tests.chat.formats.harness import THINK, calls, read, same_at_every_cut
 from tests.chat.formats.parts import call, text, thought
@@ -17,6 +17,8 @@ from tests.text import toys
 
 TOOLS = (Tool("search", {"type": "object", "properties": {"q": {"type": "string"}}}), Tool("now"))
 MARKERS = "<tool_call></tool_call> [TOOL_CALLS][ARGS]x ``` >>>now\\n <|tool_call_end|> <｜tool▁call▁end｜> </function> ]) functools[ Action: <|/tool_call|>"
+
+DROPPED = (*command.AROUND_TEXT, gigachat.END)  # markers that are no text either
 
 # what one answer calls
 SITUATIONS: dict[str, list[Call]] = {
@@ -38,6 +40,13 @@ SITUATIONS: dict[str, list[Call]] = {
 def given(style: Style, situation: list[Call]) -> list[Call]:
     situation = [each for each in situation if style.null or each[1] != "null"]
     return situation if style.parallel else situation[:1]
+
+
+def bare(output: str) -> str:
+    """Without what is no text, and white space around."""
+    for marker in DROPPED:
+        output = output.replace(marker, "")
+    return output.strip()
 
 
 def expected(situation: list[Call]) -> list[tuple[str, str, str, str]]:
@@ -83,7 +92,7 @@ def test_an_output_that_ends_anywhere_gives_the_calls_that_were_complete(style):
         assert len(found) >= sum(complete <= end for complete in ends)
         shown = "".join(part for channel, _, part, _ in parts if channel == "text") + "".join(cut for *_, cut in parts)
         if not found:
-            assert shown.strip() == whole[:end].strip().removeprefix("<tool_call>" * (not shown.strip())), "nothing is lost"
+            assert bare(shown) == bare(whole[:end]), "nothing is lost"
         assert read(list(whole[:end]), of.format, TOOLS) == parts
 
 
@@ -99,11 +108,8 @@ def test_what_is_no_call_is_text(style):
     of = STYLES[style]
     for garbage in (" is a marker", "", " \n", "{", '{"a": 1}', "[]", "[1, 2]", '{"name": 3, "arguments": {}}', '{"name": "', "null", "}", "<<<"):
         for opener in of.format.openers:
-            output = opener + garbage
-            parts = same_at_every_cut(output, of.format, TOOLS, ways=2)
-            if opener.startswith(("<|START_", "<|END_")) and opener != "<|START_ACTION|>":
-                output = garbage
-            assert "".join(part for *_, part, _ in parts).strip() == output.strip(), (opener, garbage)
+            parts = same_at_every_cut(opener + garbage, of.format, TOOLS, ways=2)
+            assert bare("".join(part for *_, part, _ in parts)) == bare(opener + garbage), (opener, garbage)
             assert not calls(parts)
         if not of.format.openers or of.format.start:
             assert same_at_every_cut(garbage, of.format, TOOLS) == ([text(garbage)] if garbage else [])
@@ -114,7 +120,7 @@ def test_without_tools_there_are_no_calls(style):
     of = STYLES[style]
     written = of.write(SITUATIONS["one"])
     assert not calls(same_at_every_cut(written, of.format))
-    assert "".join(part for *_, part, _ in read([written], of.format)).strip() == written.strip()
+    assert bare("".join(part for *_, part, _ in read([written], of.format))) == bare(written)
 
 
 @pytest.mark.parametrize("vocabulary", ["qwen2", "llama-bpe", "deepseek-llm"])
