@@ -212,6 +212,8 @@ def facts(
         max_tokens=own.max_tokens,
         max_input_tokens=own.max_input_tokens,
         max_n=own.max_n,
+        think_share=own.think_budget,
+        answer_reserve=settings.runtime.think_answer_reserve,
         max_logit_bias=own.max_logit_bias,
         shares_prompts=settings.server.prefix_cache,
         trace_prompt=_log_prompt if settings.diagnostics.debug_template else None,

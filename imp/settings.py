@@ -203,6 +203,14 @@ class Generation:
     max_tokens: int = setting(
         8192, "tokens generated where a request does not say", flag="--max-tokens", metavar="N", low=1
     )
+    think_budget: float = setting(
+        0.5,
+        "share of max_tokens that thinking may take, where a request does not say",
+        flag="--think-budget",
+        metavar="SHARE",
+        low=0,
+        high=1,
+    )
     max_n: int = setting(8, "largest n", flag="--max-n", metavar="N", low=1)
     max_logit_bias: int = setting(1024, "entries of logit_bias", flag="--max-logit-bias", metavar="N", low=0)
     max_input_tokens: int = setting(
@@ -229,6 +237,7 @@ class Runtime:
     )
     prefill_chunk_size: int = setting(512, "prompt tokens per step", flag="--prefill-chunk-size", metavar="N", low=16)
     prefill_chunk_decode_cap: int = setting(1024, "prompt tokens per step while others are being answered", low=16)
+    think_answer_reserve: int = setting(256, "tokens kept for the answer: thinking may take all others", low=0)
     threads: int = setting(0, "compute threads; 0: one per core", low=0, high=256)
 
 

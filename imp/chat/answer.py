@@ -16,12 +16,12 @@ class Answer:
     Arguments are passed on as the model writes them as long as they are JSON, and finished where they stop being that.
     """
 
-    def __init__(self, new_call_id: Callable[[], str], one_call: bool = False) -> None:
-        """one_call: calls behind the first are dropped."""
+    def __init__(self, new_call_id: Callable[[], str], one_call: bool = False, silent: bool = False) -> None:
+        """one_call: calls behind the first are dropped.  silent: so is reasoning."""
         self.calls = 0
         self.broken = False  # the arguments of some call were no JSON and had to be finished
         self.on_called: Callable[[], object] = lambda: None  # runs when a call is complete
-        self._new_call_id, self._one_call = new_call_id, one_call
+        self._new_call_id, self._one_call, self._silent = new_call_id, one_call, silent
         self._ids: set[str] = set()
         self._events: list[Event] = []
         self._index = -1
@@ -29,6 +29,7 @@ class Answer:
         self._space = ""  # at the end of text or reasoning: passed on when more comes
         self._guard: JsonGuard | None = None
         self._dropping = False
+        self._seam = False  # reasoning came before, which was dropped
 
     def events(self) -> list[Event]:
         events, self._events = self._events, []
@@ -38,7 +39,10 @@ class Answer:
         self._write(Channel.TEXT, text)
 
     def reasoning(self, text: str) -> None:
-        self._write(Channel.REASONING, text)
+        if not self._silent:
+            self._write(Channel.REASONING, text)
+        elif text:
+            self._seam = True
 
     def thought(self) -> None:
         """The reasoning is over."""
@@ -104,7 +108,7 @@ class Answer:
     def _write(self, channel: Channel, text: str) -> None:
         text = self._space + text if self._open in (channel, None) else text
         self._space = ""
-        if self._open is not channel and (self._index >= 0 or channel is Channel.REASONING):
+        if self._open is not channel and (self._index >= 0 or self._seam or channel is Channel.REASONING):
             text = text.lstrip()
         shown = text.rstrip()
         if not shown:

@@ -8,8 +8,10 @@ from typing import Any
 
 from ..constrain.calling import Offer, Wanted
 from ..types import ConstraintSpec, Request
-from .message import Calling, Refused
-from .prepare import ModelFacts
+from .message import Calling, ChatRequest, Refused
+from .prepare import ModelFacts, budget_of
+
+ENDLESS = 1 << 31  # tokens
 
 
 def enforced(
@@ -26,6 +28,18 @@ def enforced(
     reasoning = request.limits.reasoning
     spec = _calls(tools, calling, answer, facts) if tools else answer
     return None if spec is None else replace(spec, reasoning=reasoning)
+
+
+def limited(chat: ChatRequest, request: Request, facts: ModelFacts) -> Request:
+    """The request with an end to its thinking, where it may think: at its budget, or when somebody asks for it."""
+    reasoning = request.limits.reasoning
+    if reasoning is None or facts.constraints is None:
+        return request
+    close = facts.tokenizer.encode(reasoning.close, add_special=False, parse_special=True)
+    budget = budget_of(chat, request, facts)
+    if budget >= request.limits.max_tokens:  # to end there would leave no room for an answer either
+        budget = ENDLESS
+    return replace(request, constraint=facts.constraints.thinking(reasoning, budget, close, request.constraint))
 
 
 def _calls(

@@ -95,6 +95,9 @@ class ChatRequest:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    think_share: float | None = None  # of max_tokens, that thinking may take
+    think_tokens: int | None = None  # that thinking may take; wins
+    shows_thinking: bool = True  # False: it is left out of the answer
     thinking: bool | None = None  # asked for, or not wanted
     reasoning_effort: str | None = None  # how much: a word the template may know
     structured: bool = False  # the answer must have a form

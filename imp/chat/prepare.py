@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from ..constrain.errors import ConstraintError
-from ..types import CompiledGrammar, ConstraintSpec, Limits, Pool, Request, Sampling
+from ..types import CompiledGrammar, ConstraintSpec, Limits, Pool, Reasoning, Request, Sampling
 from . import switches, tool_prompt
 from .message import ChatRequest, CompletionRequest, Message, Options, Refused
 from .speech import TEXT_ONLY, Speech, Voice
@@ -43,6 +43,11 @@ class ConstraintCompiler(Protocol):
 
     def compile(self, spec: ConstraintSpec, stop: Callable[[], bool]) -> CompiledGrammar:
         """May take seconds. Raises ConstraintError; soon after `stop` turns true, too."""
+
+    def thinking(
+        self, reasoning: Reasoning, budget: int, close_tokens: Sequence[int], inner: CompiledGrammar | None
+    ) -> CompiledGrammar | None:
+        """`inner`, or anything, with reasoning that is ended at a budget in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,8 @@ class ModelFacts:
     constraints: ConstraintCompiler | None = None  # None: output cannot be constrained
     voice: Voice = TEXT_ONLY
     visible_ids: frozenset[int] = frozenset()  # control tokens of the voice's markers
+    think_share: float = 0.5  # of max_tokens, that thinking may take where a request does not say
+    answer_reserve: int = 256  # tokens that are enough for an answer: thinking may take all others
     trace_prompt: Callable[[str], None] | None = None  # is shown every rendered chat prompt
 
 
@@ -119,7 +126,18 @@ def prepare_chat(chat: ChatRequest, facts: ModelFacts, id: str, arrived: float) 
 def speech(chat: ChatRequest, request: Request, facts: ModelFacts) -> Speech:
     """How the answers to a prepared chat turn are read."""
     calling = chat.calling
-    return facts.voice.speech(chat.tools, request.limits, not calling.parallel or calling.named, calling.named)
+    heard = facts.voice.speech(chat.tools, request.limits, not calling.parallel or calling.named, calling.named)
+    thinks = request.limits.reasoning is not None
+    return replace(heard, silent=not chat.shows_thinking, budget=budget_of(chat, request, facts) if thinks else None)
+
+
+def budget_of(chat: ChatRequest, request: Request, facts: ModelFacts) -> int:
+    """Tokens that the request may think, markers included, so that there is room for an answer."""
+    most = request.limits.max_tokens
+    if chat.think_tokens is not None:
+        return min(chat.think_tokens, most)
+    share = facts.think_share if chat.think_share is None else chat.think_share
+    return max(int(most * share), most - max(facts.answer_reserve, most // 4))
 
 
 def prepare_completion(completion: CompletionRequest, facts: ModelFacts, id: str, arrived: float) -> list[Request]:

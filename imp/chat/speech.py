@@ -18,7 +18,8 @@ from .switches import Effort, Switch
 class Speech:
     """format: of the calls; None: there are none.  thinking: the markers of reasoning; None: there is none.
     started: the prompt ends inside it.  one_call: calls behind the first are dropped.  named: one function was
-    named, so that calling it ends the answer like any other.  splits: see Voice."""
+    named, so that calling it ends the answer like any other.  splits: see Voice.
+    silent: reasoning is dropped.  budget: tokens that it could take at most."""
 
     format: Format | None = None
     thinking: Thinking | None = None
@@ -27,6 +28,8 @@ class Speech:
     one_call: bool = False
     named: bool = False
     splits: bool = True
+    silent: bool = False
+    budget: int | None = None
 
     @property
     def plain(self) -> bool:
@@ -101,7 +104,7 @@ class Listener:
     """Reads one answer."""
 
     def __init__(self, speech: Speech, new_call_id: Callable[[], str]) -> None:
-        self._answer = Answer(new_call_id, speech.one_call)
+        self._answer = Answer(new_call_id, speech.one_call, speech.silent)
         self._feed = Feed(
             program(speech.format, speech.thinking, speech.started, self._answer, speech.tools, speech.splits)
         )

@@ -7,12 +7,12 @@ is kept serves every later request with an equal spec, and what one of them made
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from ..types import ConstraintKind, ConstraintSpec
+from ..types import CompiledGrammar, ConstraintKind, ConstraintSpec, Reasoning
 from .automaton import Encode, Grammar, Limits
 from .calling import compile_calls
 from .code import DEFAULT_CACHE
@@ -24,6 +24,7 @@ from .grammars import GrammarCache
 from .lark import compile_lark
 from .nfa import Nfa
 from .schema import SchemaOptions, Whitespace, compile_schema
+from .thinking import Markers, ThinkingGrammar, cut
 from .tools import NO_CONTROLS, Vocabulary
 from .vocab import VocabTables
 
@@ -81,6 +82,19 @@ class Compiler:
         grammar.row(grammar.first)
         grammar.prepare(AHEAD_S)
         return self._known.put(spec, grammar)
+
+    def thinking(
+        self, reasoning: Reasoning, budget: int, close_tokens: Sequence[int], inner: CompiledGrammar | None
+    ) -> CompiledGrammar | None:
+        """`inner`, whose spec had the same reasoning, or anything, with this reasoning ended at the budget in tokens.
+
+        close_tokens: its closing marker; where they do not write that, it is `inner` alone."""
+        spellings = self._vocabulary().spellings
+        open, close = spelled(reasoning.open, spellings), spelled(reasoning.close, spellings)
+        tokens = cut(self.tables, close, close_tokens)
+        if tokens is None:
+            return inner
+        return ThinkingGrammar(self.tables, Markers(open, close, tokens), reasoning.started, budget, inner)
 
 
 def build(

@@ -140,6 +140,13 @@ class VocabTables:
         others = np.flatnonzero(self.bit_tokens[self.rank] != np.arange(len(self.rank)))
         return np.stack([others, self.rank[others]], axis=1).astype(np.int32)
 
+    @cached_property
+    def any_token(self) -> np.ndarray:
+        """uint32 [words]: the mask that allows every token."""
+        bits = np.zeros(32 * self.words, np.uint8)
+        bits[self.rank[self.rank <= self.end_rank]] = 1
+        return np.packbits(bits, bitorder="little").view(np.uint32)
+
     def token_bits(self, row: int) -> np.ndarray:
         """bool [tokens]: a mask of the pool in the order of tokens."""
         return np.unpackbits(self.pool[row].view(np.uint8), bitorder="little")[self.rank].view(bool)

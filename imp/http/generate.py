@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from imp.chat.message import ChatRequest, Refused
@@ -105,7 +106,7 @@ async def messages(services: Services, request: HttpRequest) -> Response:
     """POST /v1/messages"""
     recorder = Recorder(services, request, "/v1/messages")
     with recorder.watching():
-        ask = anthropic.read(request.json())
+        ask = _read_messages(services, request)
         loaded = await recorder.lease(ask.model)
         header = _header(services, "msg_", loaded.card.name)
         prepared = await services.prepare(
@@ -113,15 +114,21 @@ async def messages(services: Services, request: HttpRequest) -> Response:
         )
         prepared, heard = await bound(services, recorder, ask.chat, ask.constraint, prepared, loaded.facts)
     timings = recorder.timings if ask.timings else None
+    sign = partial(services.seal.sign, anthropic.THINKING, shown=not ask.omits)
     conversation = Conversation([(prepared.id, prepared.n)], timings, heard, "toolu_")
-    writer = anthropic.Writer(header, conversation, request.id, services.seal.sign)
+    writer = anthropic.Writer(header, conversation, request.id, sign, ask.omits)
     headers = _echoed(services, request)
     return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored, headers, anthropic.PING)
 
 
+def _read_messages(services: Services, request: HttpRequest) -> anthropic.Ask:
+    interleaved = any("interleaved-thinking" in value for value in request.headers.all("anthropic-beta"))
+    return anthropic.read(request.json(), services.seal, interleaved)
+
+
 async def count_tokens(services: Services, request: HttpRequest) -> Response:
     """POST /v1/messages/count_tokens: the prompt of the same request to /v1/messages, in tokens."""
-    ask = anthropic.read(request.json())
+    ask = _read_messages(services, request)
     facts = services.serving(ask.model).facts
     count = await services.prepare(lambda: _reworded(lambda: _count(ask.chat, facts)))
     headers = _echoed(services, request) | ignored_headers(services, ask.ignored)

@@ -17,6 +17,7 @@ from typing import Any
 from imp.http.message import dumps
 
 _TAG_BYTES = 32
+_SIGNED = "imp1"  # begins signatures
 
 
 def _for(purpose: str) -> bytes:
@@ -28,6 +29,7 @@ class Seal:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
+        self._id = self._tag(b"id").hex()[:16]
 
     def seal(self, purpose: str, value: Any) -> str:
         """purpose: a word without which it is not opened again, so that nothing is passed off as something else."""
@@ -45,13 +47,23 @@ class Seal:
             return None
         return json.loads(zlib.decompress(packed))
 
-    def sign(self, text: str) -> str:
-        """A signature of text that travels in the open."""
-        return base64.urlsafe_b64encode(self._tag(text.encode())).decode("ascii")
+    def sign(self, purpose: str, text: str, shown: bool = True) -> str:
+        """A signature of text that travels in the open; or, where it is not shown, one that holds the text."""
+        mark = base64.urlsafe_b64encode(self._tag(_for(purpose) + text.encode())).decode("ascii")
+        return f"{_SIGNED}.{self._id}.{mark if shown else self.seal(purpose, text)}"
 
-    def signed(self, text: str, signature: str) -> bool:
-        """Is this the signature `sign` gave?"""
-        return hmac.compare_digest(signature.encode(), self.sign(text).encode())
+    def signed(self, purpose: str, text: str, signature: str) -> str | None:
+        """The text that was signed. "" where another process did that, as before a restart: who knows what it was.
+        None: it is not what was signed."""
+        kind, _, rest = signature.partition(".")
+        id, _, mark = rest.partition(".")
+        if kind != _SIGNED or len(id) != len(self._id) or not mark:
+            return None
+        if id != self._id:
+            return ""
+        if not text and (held := self.unseal(purpose, mark)) is not None:
+            return str(held)
+        return text if hmac.compare_digest(signature.encode(), self.sign(purpose, text).encode()) else None
 
     def _tag(self, packed: bytes) -> bytes:
         return hmac.digest(self._key, packed, "sha256")

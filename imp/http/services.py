@@ -13,7 +13,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from imp import __version__
 from imp.chat.message import Refused
@@ -92,6 +92,14 @@ class Lease:
     engine: EngineLike
 
 
+@runtime_checkable
+class EndsThinking(Protocol):
+    """A constraint of a request that may think (constrain.thinking)."""
+
+    def end(self) -> int:
+        """End it; how many sequences were at it."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Generating:
     """One HTTP request that occupies the engine, by the names it can be cancelled with."""
@@ -99,6 +107,7 @@ class Generating:
     response_id: str  # "chatcmpl-..."
     request_id: str  # X-Request-Id, which a client may use several times
     engine_ids: tuple[str, ...]
+    thinking: tuple[EndsThinking, ...] = ()  # that can be ended
 
 
 @dataclass(slots=True)
@@ -186,7 +195,9 @@ class Services:
     @contextmanager
     def entered(self, response_id: str, request_id: str, requests: Sequence[Request]) -> Iterator[None]:
         """Inside, the request is among `generating`."""
-        one = Generating(response_id, request_id, tuple(each.id for each in requests))
+        constraints: list[Any] = [each.constraint for each in requests]
+        thinking = tuple(each for each in constraints if isinstance(each, EndsThinking))
+        one = Generating(response_id, request_id, tuple(each.id for each in requests), thinking)
         self.generating.add(one)
         try:
             yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imp.chat.enforce import enforced
+from imp.chat.enforce import enforced, limited
 from imp.chat.message import ChatRequest
 from imp.chat.prepare import ModelFacts, speech
 from imp.chat.speech import Speech
@@ -25,4 +25,5 @@ async def bound(
         spec = await services.prepare(lambda: enforced(chat.tools, chat.calling, answer, prepared, facts))
     with recorder.compiling(spec):
         [prepared] = await services.constrained([prepared], spec, facts)
+    prepared = await services.prepare(lambda: limited(chat, prepared, facts))
     return prepared, speech(chat, prepared, facts)

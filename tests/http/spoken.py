@@ -63,8 +63,8 @@ async def speaking(
     *replies: Sequence[str] | str, voice: Voice = HERMES, template: str = TEMPLATE, **script: Any
 ) -> AsyncIterator[Spoken]:
     """A server on a free port of 127.0.0.1. replies: each in pieces, or a text, which is a piece a character."""
-    told = [{"pieces": list(reply)} for reply in replies]
-    made = replace(file.parse({"replies": told, **script}, Path()), template=template)
+    told = {"replies": [{"pieces": list(reply)} for reply in replies]}
+    made = replace(file.parse(told | script, Path()), template=template)
     bundle = load.build(made, settings.load(()))
     known = {bundle.tokenizer.token_text(token): token for token in bundle.tokenizer.special_ids}
     visible = frozenset(known[marker] for marker in voice.markers() if marker in known)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from imp.http.dialects import anthropic
 from imp.http.errors import ApiError
 from imp.http.gate import GateSettings
+from imp.http.seal import Seal
 from tests.http.scripted import Harness, serving
 
 MESSAGES = "/v1/messages"
@@ -229,6 +230,8 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         (assistant({"type": "tool_use", "id": "t", "input": {}}), "messages[1].content[0].name"),
         (assistant({"type": "tool_use", "name": "f", "input": {}}), "messages[1].content[0].id"),
         (assistant({"type": "thinking"}), "messages[1].content[0].thinking"),
+        (assistant({"type": "thinking", "thinking": "x"}), "messages[1].content[0].signature"),
+        (assistant({"type": "thinking", "thinking": "x", "signature": "s"}), "messages[1].content[0].signature"),
         (assistant({"type": "redacted_thinking"}), "messages[1].content[0].data"),
         ({"messages": [{"role": "system", "content": [IMAGE]}]}, "messages[0].content[0]"),
         ({"system": 5}, "system"),
@@ -313,12 +316,13 @@ def test_a_prompt_that_is_too_long_is_refused_in_the_words_clients_look_for():  
     run(main())
 
 
+SEAL = Seal()
 TOOLS = [
     {"role": "user", "content": "go"},
     {
         "role": "assistant",
         "content": [
-            {"type": "thinking", "thinking": "hm", "signature": "s"},
+            {"type": "thinking", "thinking": "hm", "signature": SEAL.sign(anthropic.THINKING, "hm")},
             {"type": "redacted_thinking", "data": "AAAA"},
             {"type": "text", "text": "sure"},
             {"type": "tool_use", "id": "t1", "name": "look", "input": {"x": 1}},
@@ -377,7 +381,7 @@ TOOLS = [
 )
 def test_the_prompt_and_its_count(body, prompt):  # G08-09
     async def main():
-        async with serving(["a"], template=CALLS) as server:
+        async with serving(["a"], template=CALLS, seal=SEAL) as server:
             count = await server.post(COUNT, **body)
             assert count.json() == {"input_tokens": len(prompt)}, count.text
             rendered = []
@@ -416,7 +420,7 @@ def test_what_coding_clients_send_is_accepted_and_they_may_leave():  # G08-09
     headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219, other-2025"}
 
     async def main():
-        async with serving(["x"] * 400, step_s=0.005, context=1024) as server:
+        async with serving(["x"] * 400, step_s=0.005, context=1024, seal=SEAL) as server:
             for _ in range(3):
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.1):

@@ -21,10 +21,13 @@ from imp.http.dialects import constraints, tools
 from imp.http.dialects.generation import SAMPLING, TIMINGS
 from imp.http.dialects.openai_chat import Header
 from imp.http.dialects.shared import Choice, Conversation, Part
+from imp.http.dialects.thinking import EFFORTS
 from imp.http.errors import ApiError, Envelope, bad_request, envelope
 from imp.http.fields import Field, Kind, Parsed, Status, parse, wrong
+from imp.http.seal import Seal
 from imp.types import ConstraintSpec, Event, Reason, Started, Usage
 
+THINKING = "thinking"  # what is signed
 PING = sse.frame({"type": "ping"}, "ping")
 MAX_MARKS = 4  # blocks with cache_control in one request
 BILLING = "x-anthropic-billing-header:"  # a system block that changes with every session and says nothing to a model
@@ -52,18 +55,18 @@ FIELDS = (
     Field(
         "thinking",
         Kind.OBJECT,
-        doc="Checked; no thinking block is produced.",
+        doc="Absent or disabled: no thinking block.",
         fields=(
             Field("type", Kind.STRING, choices=("enabled", "adaptive", "disabled"), required=True),
-            Field("budget_tokens", Kind.INTEGER, 1, doc="Has no effect here."),
-            Field("display", Kind.STRING, status=Status.NO_OP, doc="Has no effect here."),
+            Field("budget_tokens", Kind.INTEGER, 1, doc="With enabled: tokens of thinking, fewer than max_tokens."),
+            Field("display", Kind.STRING, choices=("summarized", "omitted"), doc="omitted: its signature alone."),
         ),
     ),
     Field(
         "output_config",
         Kind.OBJECT,
         fields=(
-            Field("effort", status=Status.NO_OP, doc="Accepted; has no effect here."),
+            Field("effort", Kind.STRING, choices=EFFORTS, doc="With thinking, for templates that know it."),
             Field("format", Kind.OBJECT, doc="What the answer must be.", fields=_FORMAT),
         ),
     ),
@@ -86,15 +89,19 @@ class Ask:
     stream: bool
     timings: bool
     ignored: tuple[str, ...]
+    omits: bool = False  # thinking is signed and not shown
 
 
-def read(body: Mapping[str, Any]) -> Ask:
+def read(body: Mapping[str, Any], seal: Seal | None = None, interleaved: bool = False) -> Ask:
     """The body of a request. ApiError 400 naming the field that is wrong.
+
+    seal: that signed the thinking that comes back; None: it is taken as it is.  interleaved: a budget may be larger
+    than one answer.
 
     A last assistant message is the beginning of the answer; the model goes on with it.
     """
     parsed = parse(body, FIELDS)
-    turns = messages(parsed["system"], parsed["messages"])
+    turns = messages(parsed["system"], parsed["messages"], seal)
     _check_marks(body)
     tooling = tools.anthropic(parsed)
     wanted = _constraint(parsed)
@@ -114,8 +121,22 @@ def read(body: Mapping[str, Any]) -> Ask:
         add_generation_prompt=not continues,
         continue_final_message=continues,
         structured=wanted is not None,
+        **_thinking(parsed, interleaved),
     )
-    return Ask(chat, wanted, parsed["model"], parsed["stream"], parsed["timings"], tooling.ignored)
+    omits = (parsed["thinking"] or {}).get("display") == "omitted"
+    return Ask(chat, wanted, parsed["model"], parsed["stream"], parsed["timings"], tooling.ignored, omits)
+
+
+def _thinking(parsed: Parsed, interleaved: bool) -> dict[str, Any]:
+    """The part of ChatRequest: only who asks for thinking gets any."""
+    given = parsed["thinking"] or {"type": "disabled", "budget_tokens": None}
+    if given["type"] == "disabled":
+        return {"thinking": False, "shows_thinking": False}
+    budget, most = given["budget_tokens"], parsed["max_tokens"]
+    if budget is not None and most is not None and budget >= most and not interleaved:
+        raise bad_request("thinking.budget_tokens", f'"thinking.budget_tokens" must be below "max_tokens" ({most}).')
+    effort = (parsed["output_config"] or {}).get("effort")
+    return {"thinking": True, "think_tokens": budget, "reasoning_effort": effort}
 
 
 def _constraint(parsed: Parsed) -> ConstraintSpec | None:
@@ -151,14 +172,16 @@ _UNSUPPORTED = {
 }
 
 
-def messages(system: str | list[Any] | None, given: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+def messages(
+    system: str | list[Any] | None, given: Sequence[Mapping[str, Any]], seal: Seal | None = None
+) -> tuple[Message, ...]:
     """System prompt and messages as turns. Neighbours of one role are one turn, as in Anthropic's own service."""
     names: dict[str, str] = {}  # of the tools called so far, by the id of the call
     turns: list[Message] = []
     if text := _system(system):
         turns.append(Message("system", text))
     for i, item in enumerate(given):
-        for message in _turn(item, f"messages[{i}]", names):
+        for message in _turn(item, f"messages[{i}]", names, seal):
             if turns and turns[-1].role == message.role and message.role in ("user", "assistant"):
                 turns[-1] = _joined(turns[-1], message)
             else:
@@ -173,7 +196,7 @@ def _system(value: str | list[Any] | None) -> str:
     return value or ""
 
 
-def _turn(item: Mapping[str, Any], path: str, names: dict[str, str]) -> list[Message]:
+def _turn(item: Mapping[str, Any], path: str, names: dict[str, str], seal: Seal | None) -> list[Message]:
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str) or role not in _BLOCKS:
         raise wrong(f"{path}.role", _one_of(tuple(_BLOCKS)), role)
@@ -182,7 +205,7 @@ def _turn(item: Mapping[str, Any], path: str, names: dict[str, str]) -> list[Mes
     if not isinstance(content, list):
         raise wrong(f"{path}.content", "a string or an array of blocks", content)
     if role == "assistant":
-        return [_assistant(content, f"{path}.content", names)]
+        return [_assistant(content, f"{path}.content", names, seal)]
     if role == "user":
         return _user(content, f"{path}.content", names)
     return [Message(role, "\n".join(_text_blocks(content, f"{path}.content")))]
@@ -212,7 +235,7 @@ def _result(block: Mapping[str, Any], path: str, names: Mapping[str, str]) -> Me
     return Message("tool", text, name=names.get(call), tool_call_id=call)
 
 
-def _assistant(blocks: list[Any], path: str, names: dict[str, str]) -> Message:
+def _assistant(blocks: list[Any], path: str, names: dict[str, str], seal: Seal | None) -> Message:
     texts, thoughts, calls = [], [], []
     for j, block in enumerate(blocks):
         where = f"{path}[{j}]"
@@ -223,11 +246,24 @@ def _assistant(blocks: list[Any], path: str, names: dict[str, str]) -> Message:
             calls.append(_call(block, where))
             names[calls[-1]["id"]] = calls[-1]["function"]["name"]
         elif kind == "thinking":
-            thoughts.append(_string(block, "thinking", where))
+            thoughts.append(_thought(block, where, seal))
         else:
             _string(block, "data", where)  # sealed by another service: checked, and nothing a template could show
     content = "\n".join(texts) if texts or not calls else None
+    thoughts = [thought for thought in thoughts if thought]
     return Message("assistant", content, reasoning="\n".join(thoughts) or None, tool_calls=tuple(calls))
+
+
+def _thought(block: Mapping[str, Any], path: str, seal: Seal | None) -> str:
+    """What was thought. Nothing where a process signed it that is gone: nobody can vouch for it."""
+    text = _string(block, "thinking", path)
+    if seal is None:
+        return text
+    thought = seal.signed(THINKING, text, _string(block, "signature", path))
+    if thought is None:
+        where = f"{path}.signature"
+        raise bad_request(where, f'"{where}": this is not the signature of this thinking.', "invalid_signature")
+    return thought
 
 
 def _call(block: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -297,9 +333,17 @@ def _check_marks(body: Mapping[str, Any]) -> None:
 class Writer:
     """Engine events as the events of one message stream, or folded into one message."""
 
-    def __init__(self, header: Header, conversation: Conversation, request_id: str, sign: Callable[[str], str]):
+    def __init__(
+        self,
+        header: Header,
+        conversation: Conversation,
+        request_id: str,
+        sign: Callable[[str], str],
+        omits: bool = False,
+    ):
         """conversation: of one choice.  request_id: of the HTTP exchange; errors inside a stream repeat it.
-        sign: the signature of reasoning, by which it is known when it comes back."""
+        sign: the signature of reasoning, by which it is known when it comes back.  omits: reasoning is not shown."""
+        self.omits = omits
         self.header, self.conversation, self.request_id, self.sign = header, conversation, request_id, sign
 
     def end(self) -> bytes:
@@ -330,6 +374,8 @@ class Writer:
             return _event("content_block_start", index=event.index, content_block=_empty_block(event))
         channel = self._choice.parts[event.index].channel if self._choice.parts else Channel.TEXT
         if isinstance(event, Grown):
+            if self.omits and channel is Channel.REASONING:
+                return b""
             return _event("content_block_delta", index=event.index, delta=_block_delta(channel, event.text))
         frames = b""
         if channel is Channel.REASONING:
@@ -350,7 +396,7 @@ class Writer:
     def _block(self, part: Part) -> dict[str, Any]:
         """{}: there is nothing to show."""
         if part.channel is Channel.REASONING:
-            return {"type": "thinking", "thinking": part.text, "signature": self.sign(part.text)}
+            return {"type": "thinking", "thinking": "" if self.omits else part.text, "signature": self.sign(part.text)}
         if part.channel is Channel.TEXT or part.unfinished:
             return {"type": "text", "text": part.text if part.channel is Channel.TEXT else part.unfinished}
         return {"type": "tool_use", "id": part.id, "name": part.name, "input": json.loads(part.text)}

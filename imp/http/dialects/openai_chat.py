@@ -10,7 +10,7 @@ from imp.chat import parts
 from imp.chat.message import ChatRequest, Message
 from imp.chat.parts import Channel
 from imp.http import sse
-from imp.http.dialects import tools
+from imp.http.dialects import thinking, tools
 from imp.http.dialects.constraints import CONSTRAINTS, RESPONSE_FORMAT, constraint
 from imp.http.dialects.extensions import EXTENSIONS, Extras, extended, extras, longest
 from imp.http.dialects.generation import (
@@ -59,6 +59,7 @@ FIELDS = (
     *refused("chat_template", reason="templates are chosen when the server starts, by --chat-template."),
     *refused("echo", reason="the messages of a chat are not repeated."),
     *tools.OPENAI,
+    *thinking.CHAT,
     *_NOT_TEXT,
     *CONSTRAINTS,
     *EXTENSIONS,
@@ -111,6 +112,7 @@ def read(body: Mapping[str, Any]) -> Ask:
         add_generation_prompt=parsed["add_generation_prompt"] and not parsed["continue_final_message"],
         continue_final_message=parsed["continue_final_message"],
         structured=wanted is not None,
+        **thinking.wanted(parsed, parsed["reasoning_effort"]),
     )
     streamed = parsed["stream"], include_usage, continuous
     return Ask(chat, wanted, parsed["model"], *streamed, parsed["timings"], tooling.ignored, extras(parsed))
@@ -298,6 +300,7 @@ class Writer:
             body["logprobs"] = self._logprobs(logprobs)
         if finish_reason and choice.finished:
             body["stop_reason"] = choice.finished.stop
+            body |= _detail(choice)
         if not self.ask.extras.token_ids:
             return sse.frame(self._chunk([body]))
         body["token_ids"] = self.untold.pop(choice.index, [])
@@ -352,10 +355,16 @@ class Writer:
             "logprobs": self._logprobs(choice.logprobs) if asked else None,
             "finish_reason": self._finish_reason(choice),
             "stop_reason": choice.finished.stop if choice.finished else None,
+            **_detail(choice),
         }
 
     def _logprobs(self, entries: list[TokenLogprob]) -> dict[str, Any]:
         return {"content": [logprob_json(entry, self.pieces) for entry in entries], "refusal": None}
+
+
+def _detail(choice: Choice) -> dict[str, str]:
+    """More of why it ended, where there is more to say."""
+    return {"imp_finish_detail": choice.finish_detail} if choice.finish_detail else {}
 
 
 def _call_delta(choice: Choice, event: parts.Opened | parts.Grown) -> dict[str, Any]:

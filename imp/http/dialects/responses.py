@@ -8,7 +8,7 @@ from typing import Any
 
 from imp.chat.message import ChatRequest, Options, Refused
 from imp.chat.prepare import ModelFacts, prepare_chat
-from imp.http.dialects import tools
+from imp.http.dialects import thinking, tools
 from imp.http.dialects.constraints import CONSTRAINTS, TEXT_FORMAT, constraint_of_text
 from imp.http.dialects.generation import LIMITS, SAMPLING, TIMINGS, options, refused
 from imp.http.dialects.responses_items import MAX_ITEMS, Item, messages
@@ -19,7 +19,6 @@ from imp.types import ConstraintSpec, Request
 
 _NO_PROMPTS = "prompts are not stored here; send the text."
 _NO_CONVERSATIONS = "there is no conversations API here; use previous_response_id."
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 LOGPROBS = "message.output_text.logprobs"
 SEALED = "reasoning.encrypted_content"
 INCLUDES = (
@@ -79,10 +78,17 @@ FIELDS = (
     Field(
         "reasoning",
         Kind.OBJECT,
-        doc="Checked and said back; no reasoning is told apart from the answer.",
+        doc="Said back.",
         fields=(
-            Field("effort", Kind.STRING, choices=EFFORTS, doc="Has no effect here."),
-            Field("summary", Kind.STRING, choices=("auto", "concise", "detailed"), doc="Has no effect here."),
+            Field(
+                "effort", Kind.STRING, choices=thinking.EFFORTS, doc='For templates that know it; "none": no thinking.'
+            ),
+            Field(
+                "summary",
+                Kind.STRING,
+                choices=("auto", "concise", "detailed"),
+                doc="Has no effect here: reasoning is told whole.",
+            ),
             Field("generate_summary", status=Status.NO_OP, doc="The old name of summary."),
         ),
     ),
@@ -95,6 +101,7 @@ FIELDS = (
         ),
     ),
     *tools.RESPONSES,
+    *thinking.BUDGETS,
     Field(
         "truncation",
         Kind.STRING,
@@ -136,6 +143,7 @@ class Ask:
     model: str | None
     options: Options
     tooling: tools.Tooling = tools.NO_TOOLS
+    thinking: Mapping[str, Any] = field(default_factory=dict)  # of ChatRequest
     constraint: ConstraintSpec | None = None
     stream: bool = False
     store: bool = True
@@ -150,8 +158,8 @@ class Ask:
     @property
     def words(self) -> ChatRequest:
         """All but the messages."""
-        structured = self.constraint is not None
-        return ChatRequest((), self.options, self.tooling.tools, self.tooling.calling, structured=structured)
+        structured, tooling = self.constraint is not None, self.tooling
+        return ChatRequest((), self.options, tooling.tools, tooling.calling, structured=structured, **self.thinking)
 
 
 def read(body: Mapping[str, Any], over_socket: bool = False) -> Ask:
@@ -176,6 +184,7 @@ def read(body: Mapping[str, Any], over_socket: bool = False) -> Ask:
         model=parsed["model"],
         options=_options(parsed, generates),
         tooling=tooling,
+        thinking=thinking.wanted(parsed, (parsed["reasoning"] or {}).get("effort")),
         constraint=constraint_of_text(parsed),
         stream=parsed["stream"] or over_socket,
         store=parsed["store"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,11 @@ from imp.chat.speech import PLAIN, Listener, Speech
 from imp.http.errors import ApiError
 from imp.types import Delta, Event, Failed, Finished, PromptLogprobs, Reason, Started, TokenLogprob, Usage
 
+log = logging.getLogger(__name__)
+
 ABORTED = "request_aborted"  # code of what a client sees whose request was cancelled by its id
 RETRY_AFTER_S = "2"
+EXHAUSTED = "reasoning_budget_exhausted"
 FLOOR = -9999.0  # a log-probability JSON can carry where it is minus infinity
 
 
@@ -55,6 +59,7 @@ class Choice:
     index: int
     listener: Listener | None = None  # None: all is text
     named: bool = False  # the one function to call was named
+    think_budget: int | None = None  # tokens; None: there is no thinking
     parts: list[Part] = field(default_factory=list)
     news: list[PartEvent] = field(default_factory=list)  # what the latest event added to the parts
     tokens: list[int] = field(default_factory=list)
@@ -86,6 +91,15 @@ class Choice:
         if self.finished.reason is Reason.LENGTH:
             return "length"
         return "tool_calls" if self.calls and not self.named else "stop"
+
+    @property
+    def finish_detail(self) -> str | None:
+        """Why the answer is shorter than it might be, or did not begin."""
+        if self.finished is None or self.think_budget is None:
+            return None
+        usage = self.finished.usage
+        exhausted = usage.reasoning >= self.think_budget or usage.reasoning == usage.generated
+        return EXHAUSTED if usage.reasoning and exhausted else None
 
     def take(self, event: Event) -> None:
         self.news = []
@@ -149,7 +163,7 @@ class Conversation:
             self.first[id] = len(self.choices)
             for _ in range(n):
                 listener = None if speech.plain else Listener(speech, lambda: call_prefix + secrets.token_hex(12))
-                self.choices.append(Choice(len(self.choices), listener, speech.named))
+                self.choices.append(Choice(len(self.choices), listener, speech.named, speech.budget))
 
     def take(self, event: Event) -> Choice:
         """Fold one event in; the choice it belongs to. ApiError when the engine gave up, or was told to."""
@@ -157,6 +171,8 @@ class Conversation:
             raise failure(event)
         choice = self.choices[self.first[event.request] + event.index]
         choice.take(event)
+        if isinstance(event, Finished) and choice.finish_detail and event.usage.reasoning == event.usage.generated:
+            log.info("%s: the answer never began: all %d tokens were reasoning", event.request, event.usage.generated)
         if isinstance(event, Finished) and event.reason is Reason.ABORT:
             raise ApiError(499, ABORTED, "The request was cancelled by its id.")
         return choice

@@ -24,6 +24,20 @@ async def cancel(services: Services, request: HttpRequest) -> Response:
     return json_response({"id": wanted, "status": "aborted", "aborted": aborted})
 
 
+async def end_thinking(services: Services, request: HttpRequest) -> Response:
+    """POST /v1/requests/{id}/end_thinking: the answer begins now. `ended`: the sequences that were thinking.
+
+    404 where no request of that name (as in `cancel`) runs, 400 where none of them may think."""
+    wanted = request.params["id"]
+    chosen = [one for one in services.generating if wanted in (one.response_id, one.request_id)]
+    if not chosen:
+        raise not_found("No request of this id is running.", "request_not_found")
+    thinking = [each for one in chosen for each in one.thinking]
+    if not thinking:
+        raise ApiError(400, "not_thinking", "This request does not think.")
+    return json_response({"id": wanted, "ended": sum(each.end() for each in thinking)})
+
+
 async def abort_requests(services: Services, request: HttpRequest) -> Response:
     """POST /abort_requests, vLLM's: `request_ids` are names as in `cancel`; an empty list, or none, means everybody.
     Names nobody has are left alone."""

@@ -63,6 +63,7 @@ def routes(
         Route(("DELETE",), "/v1/requests/{id}", on(control.cancel), key),
         Route(("POST",), "/admin/suspend", on(control.suspend), admin),
         Route(("POST",), "/admin/resume", on(control.resume), admin),
+        Route(("POST",), "/v1/requests/{id}/end_thinking", on(control.end_thinking), key),
         Route(("POST",), "/reset_prefix_cache", on(control.reset_prefix_cache), admin),
         Route(("GET",), "/health", on(info.health), free),
         Route(("GET",), "/ready", on(info.ready), free),

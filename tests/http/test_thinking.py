@@ -1,0 +1,307 @@
+"""Thinking over the whole server, with the official SDKs (scenarios of group 3). The model is a script's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from imp.http.seal import Seal
+from tests.http.spoken import OPENS, THINKING, Spoken, speaking
+
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+OURS = ("think_budget", "thinking_token_budget", "include_reasoning")  # the SDK does not know them
+EXHAUSTED = "reasoning_budget_exhausted"
+
+
+def run(main: Any) -> None:
+    asyncio.run(main())
+
+
+async def both(server: Spoken, **body: Any) -> tuple[str | None, str | None, str, Any]:
+    """(reasoning, content, finish_reason, detail) of a chat, the same streamed and whole."""
+    ours = {name: body.pop(name) for name in OURS if name in body}
+    asked: dict[str, Any] = {"model": "script", "messages": HI, "max_tokens": 200, "extra_body": ours} | body
+    async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="x", max_retries=0) as client:
+        choice: Any = (await client.chat.completions.create(**asked)).choices[0]
+        reasoning, content, reason, detail = "", "", None, None
+        async for chunk in await client.chat.completions.create(**asked, stream=True):
+            part: Any = chunk.choices[0]
+            reasoning += getattr(part.delta, "reasoning_content", None) or ""
+            content += part.delta.content or ""
+            reason, detail = part.finish_reason, getattr(part, "imp_finish_detail", None)
+    message = choice.message
+    found = getattr(message, "reasoning_content", None), message.content
+    assert (found[0] or "", found[1] or "") == (reasoning, content)
+    assert (choice.finish_reason, getattr(choice, "imp_finish_detail", None)) == (reason, detail)
+    return *found, choice.finish_reason, detail
+
+
+def test_g03_01_the_prompt_opened_the_block():
+    async def main():
+        async with speaking("two plus two is four\n</think>\n\n4", voice=THINKING, template=OPENS) as server:
+            assert await both(server) == ("two plus two is four", "4", "stop", None)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("opens", "reply", "reasoning", "content"),
+    [
+        (False, "Hi there", None, "Hi there"),
+        (False, "<think>x</think>y", "x", "y"),
+        (True, "<think>x</think>y", "x", "y"),
+        (True, "</think>answer", None, "answer"),
+    ],
+)
+def test_g03_03_it_skips_thinking_or_opens_it_again(opens, reply, reasoning, content):
+    async def main():
+        async with speaking(reply, voice=THINKING, **({"template": OPENS} if opens else {})) as server:
+            assert (await both(server))[:2] == (reasoning, content)
+
+    run(main)
+
+
+def test_g03_04_a_marker_in_pieces_and_one_that_is_meant_literally():
+    text = "a </thin air> b</think>Say `<think>` and `</thought>`."
+
+    async def main():
+        for cut in range(1, 8):
+            at = text.index("</think>") + cut
+            async with speaking([text[:at], text[at:]], voice=THINKING, template=OPENS) as server:
+                found = await both(server)
+                assert found[:2] == ("a </thin air> b", "Say `<think>` and `</thought>`.")
+
+    run(main)
+
+
+def test_g03_07_a_budget_that_thinking_used_up_is_told(caplog):
+    async def main():
+        async with speaking("x" * 500, voice=THINKING, template=OPENS) as server:
+            body = (await server.post(CHAT, messages=HI, max_tokens=64, think_budget=1)).json()
+            choice, usage = body["choices"][0], body["usage"]
+            assert choice["finish_reason"] == "length" and not choice["message"]["content"]
+            assert choice["message"]["reasoning_content"] == "x" * 64
+            assert choice["imp_finish_detail"] == EXHAUSTED
+            assert usage["completion_tokens"] == usage["completion_tokens_details"]["reasoning_tokens"] == 64
+
+    with caplog.at_level(logging.INFO, "imp.http.dialects.shared"):
+        run(main)
+    assert "the answer never began" in caplog.text
+
+
+@pytest.mark.parametrize("opens", [True, False])
+@pytest.mark.parametrize("budget", [16, 12, 40])
+def test_g03_08_at_the_budget_the_answer_begins(opens, budget):
+    reply = ["" if opens else "<think>", *("é" if i % 3 else "x" for i in range(300)), "<think>"]
+    reply = [piece for piece in reply if piece]
+
+    async def main():
+        async with speaking(reply, voice=THINKING, **({"template": OPENS} if opens else {})) as server:
+            for field in ({"thinking_token_budget": budget}, {"think_budget": budget / 100, "max_tokens": 100}):
+                body = (await server.post(CHAT, **({"messages": HI, "max_tokens": 400} | field))).json()
+                choice, used = body["choices"][0], body["usage"]["completion_tokens_details"]["reasoning_tokens"]
+                wanted = budget if "thinking_token_budget" in field else max(budget, 100 - 256)
+                assert wanted <= used <= wanted + 1, body
+                assert choice["imp_finish_detail"] == EXHAUSTED and "</think>" not in str(choice["message"])
+                assert choice["message"]["content"] and choice["message"]["reasoning_content"]
+            assert (await both(server, thinking_token_budget=budget))[3] == EXHAUSTED
+
+    run(main)
+
+
+def test_g03_08_each_choice_has_the_budget():
+    async def main():
+        async with speaking("x" * 300, voice=THINKING, template=OPENS) as server:
+            body = (await server.post(CHAT, messages=HI, n=3, max_tokens=60, thinking_token_budget=20)).json()
+            assert [choice["imp_finish_detail"] for choice in body["choices"]] == [EXHAUSTED] * 3
+            assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == 60
+
+    run(main)
+
+
+def test_the_default_leaves_room_for_an_answer():
+    """SURFACE.md section 4: max(max_tokens * 0.5, max_tokens - max(256, max_tokens / 4))."""
+
+    async def main():
+        async with speaking(["x"] * 3000, voice=THINKING, template=OPENS) as server:
+            for most, budget in ((100, 50), (600, 344), (1200, 900)):
+                body = (await server.post(CHAT, messages=HI, max_tokens=most)).json()
+                assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget
+                assert body["usage"]["completion_tokens"] == most
+
+    run(main)
+
+
+def test_g03_09_a_form_of_the_answer_begins_behind_the_block():
+    schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema | {"additionalProperties": False}}}
+
+    async def main():
+        for reply in ("some prose</think>{more prose", ["some prose", "</think>\n", '{"answer":"42"}']):
+            async with speaking(reply, voice=THINKING, template=OPENS) as server:
+                reasoning, content, reason, _ = await both(server, response_format=form)
+                assert (reasoning, reason) == ("some prose", "stop")
+                assert set(json.loads(content or "")) == {"answer"}
+        async with speaking("x" * 500, voice=THINKING, template=OPENS) as server:
+            found = await both(server, response_format=form, max_tokens=40, think_budget=1)
+            assert found == ("x" * 40, "", "length", EXHAUSTED) or found == ("x" * 40, None, "length", EXHAUSTED)
+        async with speaking("x" * 25, voice=THINKING, template=OPENS) as server:
+            reasoning, content, reason, detail = await both(server, response_format=form, thinking_token_budget=20)
+            assert detail == EXHAUSTED and reason == "stop" and set(json.loads(content or "")) == {"answer"}
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_g03_10_reasoning_of_the_history_reaches_the_template(name):
+    turn = {"role": "assistant", "content": "use </think> literally", name: "r", "odd": 1}
+
+    async def main():
+        async with speaking("ok", voice=THINKING) as server:
+            answer = await server.post(CHAT, messages=[*HI, turn, *HI])
+            assert answer.status_code == 200
+            assert "<|assistant|>use </think> literally(r)<|user|>" in server.prompts()[0]
+
+    run(main)
+
+
+def test_g03_11_stop_strings_and_logprobs():
+    async def main():
+        async with speaking("a\n\nb</think>one\n\ntwo", voice=THINKING, template=OPENS) as server:
+            found = await both(server, stop=["\n\n"])
+            assert found[:3] == ("a\n\nb", "one", "stop")
+            body = (await server.post(CHAT, messages=HI, logprobs=True)).json()
+            told = [entry["token"] for entry in body["choices"][0]["logprobs"]["content"]]
+            assert "".join(told) == "a\n\nb</think>one\n\ntwo"  # every token, those of the reasoning first
+
+    run(main)
+
+
+def test_reasoning_can_be_left_out():
+    async def main():
+        async with speaking("hm</think>\n\n4", voice=THINKING, template=OPENS) as server:
+            assert (await both(server, include_reasoning=False))[:2] == (None, "4")
+
+    run(main)
+
+
+def test_a_request_can_be_told_to_end_its_thinking():
+    async def main():
+        reply = {"pieces": ["x"], "delay_ms": 5, "endless": True}
+        async with speaking(voice=THINKING, template=OPENS, replies=[reply]) as server:
+            assert (await server.post("/v1/requests/none/end_thinking")).status_code == 404
+            asked = asyncio.create_task(
+                server.client.post(
+                    CHAT, json={"messages": HI, "max_tokens": 300}, headers={"X-Request-Id": "mine"}, timeout=60
+                )
+            )
+            while not (server.services.generating and server.bundle.runner.log):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            answer = await server.post("/v1/requests/mine/end_thinking")
+            assert answer.json() == {"id": "mine", "ended": 1}
+            body = (await asked).json()
+            assert body["choices"][0]["message"]["content"]
+            assert 0 < body["usage"]["completion_tokens_details"]["reasoning_tokens"] < 150
+        async with speaking(replies=[reply]) as server:
+            asked = asyncio.create_task(
+                server.client.post(CHAT, json={"messages": HI, "max_tokens": 40}, headers={"X-Request-Id": "mine"})
+            )
+            while not server.services.generating:
+                await asyncio.sleep(0.01)
+            answer = await server.post("/v1/requests/mine/end_thinking")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "not_thinking")
+            await asked
+
+    run(main)
+
+
+# -- Anthropic ------------------------------------------------------------------------------------
+
+
+async def message(server: Spoken, **body: Any) -> tuple[Any, Any]:
+    """A message whole, and the same from its stream."""
+    asked: dict[str, Any] = {"model": "script", "messages": HI, "max_tokens": 200} | body
+    async with anthropic.AsyncAnthropic(base_url=server.url, api_key="x", max_retries=0) as client:
+        whole = await client.messages.create(**asked)
+        async with client.messages.stream(**asked) as stream:
+            streamed = await stream.get_final_message()
+    assert [block.model_dump() for block in whole.content] == [block.model_dump() for block in streamed.content]
+    assert whole.stop_reason == streamed.stop_reason
+    return whole, streamed
+
+
+def test_thinking_is_a_block_for_those_who_ask_for_it():
+    async def main():
+        async with speaking("hm</think>\n\n4", voice=THINKING, template=OPENS) as server:
+            for thinking in ({"type": "enabled", "budget_tokens": 100}, {"type": "adaptive"}):
+                whole, _ = await message(server, thinking=thinking)
+                thought, text = whole.content
+                assert (thought.type, thought.thinking, text.text) == ("thinking", "hm", "4") and thought.signature
+            for more in ({}, {"thinking": {"type": "disabled"}}):
+                whole, _ = await message(server, **more)
+                assert [block.type for block in whole.content] == ["text"] and whole.content[0].text == "4"
+
+    run(main)
+
+
+def test_g03_08_anthropics_budget():
+    async def main():
+        async with speaking("x" * 300, voice=THINKING, template=OPENS) as server:
+            whole, _ = await message(server, thinking={"type": "enabled", "budget_tokens": 28})
+            thought, text = whole.content
+            assert len(thought.thinking) == 28 - len("</think>") and text.text
+            for more, status in (
+                ({"budget_tokens": 200}, 400),
+                ({"budget_tokens": 199}, 200),
+                ({"budget_tokens": 300}, 400),
+            ):
+                body = {"messages": HI, "max_tokens": 200, "thinking": {"type": "enabled", **more}}
+                assert (await server.post(MESSAGES, **body)).status_code == status
+            beta = {"anthropic-beta": "interleaved-thinking-2025-05-14"}
+            answer = await server.client.post(MESSAGES, json=body, headers=beta)
+            assert answer.status_code == 200
+
+    run(main)
+
+
+def test_thinking_comes_back_as_it_was_signed():
+    async def main():
+        async with speaking("hm</think>\n\n4", voice=THINKING, template=OPENS) as server:
+            for display in ({}, {"display": "omitted"}):
+                whole, _ = await message(server, thinking={"type": "adaptive", **display})
+                block = whole.content[0].model_dump()
+                assert block["thinking"] == ("" if display else "hm")
+
+                async def replay(block: dict[str, Any]) -> int:
+                    turn = {"role": "assistant", "content": [block, {"type": "text", "text": "4"}]}
+                    return (await server.post(MESSAGES, messages=[*HI, turn, *HI], max_tokens=20)).status_code
+
+                assert await replay(block) == 200 and "<|assistant|>4(hm)" in server.prompts()[-1]
+                assert await replay(block | {"thinking": "hm!"}) == 400
+                assert await replay(block | {"signature": "bogus"}) == 400
+                assert await replay(block | {"signature": block["signature"][:-4] + "AAA="}) == 400
+                other = Seal().sign("thinking", "hm")  # as before a restart
+                assert await replay(block | {"thinking": "hm", "signature": other}) == 200
+                assert "(hm)" not in server.prompts()[-1]
+                assert await replay({"type": "redacted_thinking", "data": "x"}) == 200
+
+    run(main)
+
+
+def test_responses_tell_reasoning_as_an_item():
+    async def main():
+        async with speaking("hm</think>\n\n4", voice=THINKING, template=OPENS) as server:
+            body = (await server.post("/v1/responses", input="hi", reasoning={"effort": "low"})).json()
+            assert [item["type"] for item in body["output"]] == ["reasoning", "message"]
+            assert body["output"][0]["content"][0]["text"] == "hm" and body["reasoning"]["effort"] == "low"
+            assert body["usage"]["output_tokens_details"]["reasoning_tokens"] == len("hm</think>")
+
+    run(main)
