@@ -100,11 +100,15 @@ buildPythonApplication {
     "tests/packaging"
     # clients and peers that are no part of nixpkgs, or a browser
     "tests/clients"
+    "tests/real/test_vectors.py"
     "tests/real/test_soak.py"
     "tests/test_bench.py"
     "tests/test_docs.py"
+    "tests/http/test_matrix.py"
     # long, and no different in a sandbox
     "tests/cpu"
+    "tests/constrain"
+    "tests/chat/formats"
     "tests/sched/test_schedules.py"
     "tests/weights/test_weights_fuzz.py"
   ];
