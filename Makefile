@@ -38,9 +38,10 @@ lock:
 	$(UV_COMPILE) pyproject.toml -o requirements.lock
 	$(UV_COMPILE) pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
 	$(UV_COMPILE) --group build -o requirements-build.lock
+	$(UV_COMPILE) tests/clients/agents/requirements.in -o tests/clients/agents/requirements.lock
 
 clean:
-	rm -rf $(V) tests/clients/node/node_modules
+	rm -rf $(V) tests/clients/node/node_modules tests/clients/agents/node_modules tests/clients/agents/.venv
 
 $(V)/runtime.ok: requirements.lock
 	@test -n "$(PYTHON)" || { echo "imp needs Python 3.12 or newer with its venv module, and found none: install one (on Debian: python3 and python3-venv), or name it: make PYTHON=/path/to/python3" >&2; exit 1; }

@@ -30,23 +30,23 @@ def required() -> bool:
     return os.environ.get("IMP_TEST_NODE") == "required"
 
 
-def install() -> None:
-    """`npm ci`, unless node_modules is what the lock file says already. Raises Unavailable, and AssertionError for a
-    lock file or a package that is at fault itself."""
+def install(folder: Path = FOLDER, limit_s: float = 180) -> None:
+    """`npm ci` in a folder, unless its node_modules is what the lock file says already. Raises Unavailable, and
+    AssertionError for a lock file or a package that is at fault itself."""
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
         raise Unavailable("there is no Node with npm on this machine")
     version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     if int(version.lstrip("v").split(".")[0]) < OLDEST:
         raise Unavailable(f"Node is {version}; the packages need {OLDEST}")
-    stamp = FOLDER / "node_modules" / ".installed"
-    digest = hashlib.sha256((FOLDER / "package-lock.json").read_bytes()).hexdigest()
+    stamp = folder / "node_modules" / ".installed"
+    digest = hashlib.sha256((folder / "package-lock.json").read_bytes()).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest:
         return
     try:
-        done = subprocess.run([npm, "ci"], cwd=FOLDER, capture_output=True, text=True, timeout=180)
+        done = subprocess.run([npm, "ci"], cwd=folder, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        raise Unavailable("npm ci did not end within 180 s") from None
+        raise Unavailable(f"npm ci did not end within {limit_s:.0f} s") from None
     if done.returncode and (found := _UNREACHABLE.search(done.stderr)):
         raise Unavailable(f"npm cannot reach its registry: {found.group()}")
     assert done.returncode == 0, done.stderr
