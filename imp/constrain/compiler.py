@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 
 from ..types import CompiledGrammar, ConstraintKind, ConstraintSpec, Reasoning
-from .automaton import Encode, Grammar, Limits
+from .automaton import DeadEnd, Encode, Grammar, Limits
 from .calling import compile_calls
 from .code import DEFAULT_CACHE
 from .compile import compile_choice, compile_regex
-from .errors import Code, ConstraintError
+from .errors import Code, ConstraintError, too_large
 from .free import after_reasoning, spelled
 from .gbnf import compile_gbnf
 from .grammars import GrammarCache
@@ -79,7 +79,10 @@ class Compiler:
         if stop():
             raise ConstraintError(Code.TOO_LARGE, "", "compiling it was cancelled")
         grammar = Grammar(nfa, start, self.tables, self._limits, self._cache_dir, self._encode)
-        grammar.row(grammar.first)
+        try:
+            grammar.row(grammar.first)
+        except DeadEnd as dead:
+            raise too_large(str(dead)) from None
         grammar.prepare(AHEAD_S)
         return self._known.put(spec, grammar)
 

@@ -17,6 +17,7 @@ from .nfa import UNBOUNDED, Nfa
 from .normal import Rules, Size, cycles, facts, first_rules, normal, references, split
 
 MAX_NODES = 200_000
+MAX_LEAVES = 100_000  # characters and references of all rules; each is looked at several times
 
 
 def compile_rules(rules: Rules, root: str, nfa: Nfa, where: Callable[[str], str] = lambda name: "") -> int:
@@ -26,6 +27,9 @@ def compile_rules(rules: Rules, root: str, nfa: Nfa, where: Callable[[str], str]
     Raises ConstraintError: UNSATISFIABLE for rules no finite text matches, TOO_LARGE.
     """
     rules = _reachable(rules, root)
+    parts = sum(len(e.leaves(expr)) for expr in rules.values())
+    if parts > MAX_LEAVES:
+        raise too_large(f"the grammar has {parts} characters and references in its rules, {MAX_LEAVES} are allowed")
     known = facts(rules)
     barren = [name for name in rules if name not in known.productive]
     if barren:

@@ -38,7 +38,7 @@ def _one_of(draw: random.Random, depth: int, wide: int) -> object:
     """Alternatives that all overlap, below one another."""
     schema: object = {"type": "integer"}
     word = draw.choice(["oneOf", "anyOf", "allOf"])
-    for i in range(depth):
+    for i in range(min(depth, 7)):
         branches = [{"type": "object", "properties": {f"k{i}_{j}": schema}} for j in range(draw.randrange(2, 5))]
         schema = {word: branches, **draw.choice([{}, {"minProperties": 1}, {"not": {"required": [f"k{i}_0"]}}])}
     return schema
@@ -47,7 +47,7 @@ def _one_of(draw: random.Random, depth: int, wide: int) -> object:
 def _nested(draw: random.Random, depth: int, wide: int) -> object:
     schema: object = draw.choice([{}, True, {"type": "string", "maxLength": draw.choice(HUGE[:9])}])
     kinds = draw.choice([["items"], ["not"], ["items", "properties", "not", "contains"]])
-    for _ in range(depth * draw.choice([1, 5, 30])):
+    for _ in range(depth * draw.choice([1, 5, 20])):
         word = draw.choice(kinds)
         schema = {word: {"a": schema} if word == "properties" else schema}
     return schema

@@ -13,12 +13,14 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ..nfa import Nfa
+from .budget import too_large
 from .digits import DIGITS, FREE_EXPONENT, exponent, integer, number
 from .literals import decimal, decimal_places, emit_literals, spellings
 from .numbers import Numbers
 
 DIGITS_TO_TRY = (1, 2, 3, 4, 5, 6, 7, 8, 9, 0)  # zeros last: they seldom make a number end sooner
 EXPONENT = 307  # behind a mantissa between 1 and 10
+MAX_VERDICTS = 50_000  # places in numbers that are looked at, about a second
 BELOW, TIED, ABOVE = -1, 0, 1  # the number so far against a bound
 
 
@@ -181,6 +183,8 @@ class Magnitudes:
             known = self._verdict(state)
             path = [(state, self._moves(state))]
         while path and known is None:
+            if len(self._feasible) > MAX_VERDICTS:
+                raise too_large("multiples and their exceptions have too many remainders in common")
             for _, following in path[-1][1]:
                 found = self._feasible.get(following)
                 found = self._verdict(following) if found is None else found
