@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..answer import Answer
 from ..reader import Reader, Reading, Steps
 from .base import NotACall, ParseCalls, Tools
-from .json_calls import arguments_value
+from .json_calls import arguments_value, call_object
 from .typed import Members
 
 Kinds = frozenset[str]
@@ -64,6 +64,11 @@ def parser(markup: Markup) -> ParseCalls:
     """Reads the calls behind one of `wrap`, and those behind a `call` that stands without."""
 
     def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
+        if opener in markup.wrap or not markup.named:
+            yield from reader.space()
+            if (yield from reader.comes("{")):
+                yield from _object(markup, reader, answer)
+                return
         begin = _call if opener == markup.call else _first
         end = yield from begin(markup, reader, answer, tools)
         while end not in markup.unwrap and not answer.in_call:
@@ -75,6 +80,14 @@ def parser(markup: Markup) -> ParseCalls:
             end = yield from _call(markup, reader, answer, tools)
 
     return parse
+
+
+def _object(markup: Markup, reader: Reader, answer: Answer) -> Steps:
+    """A call that is one JSON object between the same marks, as models fall back to."""
+    yield from call_object(reader, answer)
+    if not answer.in_call:
+        reader.keep((yield from reader.space()))
+        yield from reader.first_of(markup.unwrap or (markup.call_end,))
 
 
 def _first(markup: Markup, reader: Reader, answer: Answer, tools: Tools) -> Reading[str]:

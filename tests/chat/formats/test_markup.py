@@ -168,6 +168,17 @@ def test_one_call_only(format):
     assert calls(same_at_every_cut(output, w.format, TOOLS, one_call=True)) == [("search", {"n": 1})]
 
 
+@pytest.mark.parametrize("format", ["qwen_xml", "seed", "minimax", "glm", "glm_compact", "dsml", "hy3"])
+def test_a_call_that_is_one_object_between_the_marks(format):
+    w = WRITINGS[format]
+    opener, closer = w.format.openers[0], w.all(w.one("now")).strip().rpartition("</")[2]
+    inner = '{"name": "search", "arguments": {"q": "x"}}'
+    output = f"{opener}\n{inner}\n</{closer}\n{w.all(w.one('now'))} end"
+    assert same_at_every_cut(output, w.format, TOOLS) == [call("search", Q), call("now", "{}"), text("end")]
+    no_call = f'{opener}{{"a": 1}}</{closer}'
+    assert same_at_every_cut(no_call, w.format, TOOLS) == [text(no_call)]
+
+
 def test_deepseek_says_what_is_a_string():
     tools = (Tool("f", {"properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}),)
     argument = '<｜DSML｜parameter name="{}" string="{}">5</｜DSML｜parameter>\n'
