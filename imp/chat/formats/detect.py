@@ -58,8 +58,9 @@ def _format(template: ChatTemplate, thinking: Thinking | None, turn: str | None)
     if turn is None and not probes.knows_tools(template):
         return hermes.FORMAT
     found = registry.by_marks(template.source + (turn or ""))
-    if found is None and turn is not None:
-        found = next((each for each in registry.FORMATS.values() if _reads(each, thinking, turn)), None)
+    if found is None and turn is not None:  # Hermes' objects are read by others too, but not the other way round
+        formats = (hermes.FORMAT, *registry.FORMATS.values())
+        found = next((each for each in formats if _reads(each, thinking, turn)), None)
     return found or registry.UNKNOWN
 
 

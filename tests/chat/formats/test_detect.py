@@ -186,6 +186,14 @@ def test_an_unknown_template_is_found_by_what_it_writes():
     assert voice.shows_tools and voice.shows_calls and voice.switch is None
 
 
+def test_an_unknown_template_with_objects_between_tags_is_hermes():
+    source = (
+        "{{ tools | tojson }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>"
+        '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}{% endfor %}'
+    )
+    assert detect(ChatTemplate(source)).format is registry.FORMATS["hermes"]
+
+
 def test_a_vocabulary_with_markers_of_reasoning_says_enough():
     plain = ChatTemplate(BUILTIN["chatml"])
     assert detect(plain).thinking is None
