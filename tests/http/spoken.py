@@ -60,15 +60,18 @@ class Spoken:
 
 @asynccontextmanager
 async def speaking(
-    *replies: Sequence[str] | str, voice: Voice = HERMES, template: str = TEMPLATE, **script: Any
+    *replies: Sequence[str] | str, voice: Voice | None = HERMES, template: str = TEMPLATE, **script: Any
 ) -> AsyncIterator[Spoken]:
-    """A server on a free port of 127.0.0.1. replies: each in pieces, or a text, which is a piece a character."""
+    """A server on a free port of 127.0.0.1. replies: each in pieces, or a text, which is a piece a character.
+
+    voice: None: what is found of the template."""
     told = {"replies": [{"pieces": list(reply)} for reply in replies]}
     made = replace(file.parse(told | script, Path()), template=template)
     bundle = load.build(made, settings.load(()))
-    known = {bundle.tokenizer.token_text(token): token for token in bundle.tokenizer.special_ids}
-    visible = frozenset(known[marker] for marker in voice.markers() if marker in known)
-    bundle = replace(bundle, facts=replace(bundle.facts, voice=voice, visible_ids=visible))
+    if voice is not None:
+        known = {bundle.tokenizer.token_text(token): token for token in bundle.tokenizer.special_ids}
+        visible = frozenset(known[marker] for marker in voice.markers() if marker in known)
+        bundle = replace(bundle, facts=replace(bundle.facts, voice=voice, visible_ids=visible))
     engine = Engine(bundle.scheduler, bundle.runner, asyncio.get_running_loop())
     services = Services(pool=ThreadPoolExecutor(2), metrics=Metrics(), state=State.READY, loaded=bundle, engine=engine)
     server = Server(Application(Router(routes(services)), Gate(GateSettings()), services.observe))

@@ -41,7 +41,12 @@ KINDS: tuple[Kind, ...] = (
         ("<|open|>", "<|close|>", "<|sep|>", "think"),
     ),
     Kind(
-        Thinking("<|think|>", "<|begin|>assistant", ("<|think|><|end|><|begin|>assistant",)),
+        Thinking(
+            "<|think|>",
+            "<|end|><|begin|>assistant",
+            skipped=("<|think|><|end|><|begin|>assistant",),
+            around=("<|content|>", "<|end|>"),
+        ),
         "Solar Open",
         ("<|think|>", "<|begin|>assistant"),
     ),
