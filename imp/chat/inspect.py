@@ -86,7 +86,7 @@ def conversation(messages: Any, tools: Any) -> ChatRequest:
         turns = tuple(map(_message, messages))
     else:
         raise BadConversation('the messages must be a list of objects with "role" and "content"')
-    if not isinstance(tools or [], list) or not all(map(_is_tool, tools or [])):
+    if tools is not None and not (isinstance(tools, list) and all(map(_is_tool, tools))):
         raise BadConversation('the tools must be a list of functions: {"type": "function", "function": {"name": ...}}')
     return ChatRequest(turns, tools=tuple(tools or ()))
 

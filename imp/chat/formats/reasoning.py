@@ -76,7 +76,7 @@ KINDS: tuple[Kind, ...] = (
         "Hunyuan",
         ("</think>", "</answer>"),
     ),
-    _pair("<think>", "</think>", "DeepSeek, Qwen, GLM, Kimi K2 and most others", tokens=True),
+    _pair("<think>", "</think>", "DeepSeek, Qwen, GLM, Kimi K2 and most others", "think>", tokens=True),
 )
 
 
