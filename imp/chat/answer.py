@@ -20,6 +20,7 @@ class Answer:
         """one_call: calls behind the first are dropped.  silent: so is reasoning."""
         self.calls = 0
         self.broken = False  # the arguments of some call were no JSON and had to be finished
+        self.splits = True  # reasoning is a part of its own; False: it is text
         self.on_called: Callable[[], object] = lambda: None  # runs when a call is complete
         self._new_call_id, self._one_call, self._silent = new_call_id, one_call, silent
         self._ids: set[str] = set()

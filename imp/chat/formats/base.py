@@ -81,7 +81,7 @@ def program(
     def steps(reader: Reader) -> Steps:
         read = format if format is not None and (tools or format.always) else None
         openers = read.openers if read is not None else ()
-        answer.on_called = reader.keep
+        answer.on_called, answer.splits = reader.keep, splits
         again: tuple[str, ...] = ()  # closing markers that may come a second time
         around: tuple[str, ...] = ()
         if thinking is not None:
