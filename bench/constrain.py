@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--schemas", type=int, default=90, help="how many, drawn by a fixed seed")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--prepare", type=float, default=20, metavar="MS", help="ms at most between compiling and masks"
+        "--prepare", type=float, default=50, metavar="MS", help="ms at most between compiling and masks"
     )
     parser.add_argument("--peers", nargs="?", const=str(PEERS), help="an interpreter with llguidance and xgrammar")
     parser.add_argument("--write-docs", action="store_true", help="update the table of docs/PERFORMANCE.md")

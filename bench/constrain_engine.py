@@ -27,16 +27,18 @@ class Imp:
         from imp.constrain.automaton import Limits
         from imp.constrain.compiler import Compiler
         from imp.constrain.errors import ConstraintError
-        from imp.constrain.schema import Whitespace
+        from imp.constrain.schema import SchemaOptions, Whitespace, warm_formats
         from imp.constrain.vocab import VocabTables
         from imp.types import ConstraintKind, ConstraintSpec
 
         tokenizer = load_tokenizer(work["vocabulary"])
         tables = VocabTables.build(tokenizer.byte_table, tokenizer.special_ids, tokenizer.eos_ids)
-        compiler = Compiler(lambda: tables, whitespace=Whitespace.ANY, limits=Limits(wall_s=30))
+        options = SchemaOptions(whitespace=Whitespace.ANY)
+        compiler = Compiler(lambda: tables, options=options, limits=Limits(wall_s=30), ahead_s=0)
         self.refusals, self.prepare_s = (ConstraintError,), work["prepare_s"]
         self.compile = lambda text: compiler.compile(ConstraintSpec(ConstraintKind.JSON_SCHEMA, text))
         compiler.warm()
+        warm_formats()  # which is what it began
 
     def prepare(self, grammar: Any) -> None:
         grammar.prepare(self.prepare_s)

@@ -4,15 +4,19 @@ A state is an int; forking, rolling back and sharing a prefix are copies of it. 
 have its constraint, and what one request made the others find. 0 is the dead state, 1 is the state after the end.
 
 Threads: a grammar belongs to one thread at a time. It may be made, and its first mask filled, in a worker, and then be
-handed to the engine thread; the vocabulary's tables are shared by all.
+handed to the engine thread. What `prepare_aside` does in yet another one ends with the grammar's first use; the
+vocabulary's tables are shared by all.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -22,8 +26,8 @@ from . import layout, masks
 from .code import DEFAULT_CACHE, constraint_code
 from .errors import Code, ConstraintError
 from .layout import AMBIGUOUS, BOTTOM, DEAD, GROW, LOWER, NO_CLASS, NO_ROWS, UNION
-from .loops import find_loop
-from .nfa import Kind, Nfa, Node
+from .loops import find_loop, may_loop
+from .nfa import UNBOUNDED, Kind, Nfa
 from .reference import accepts
 from .vocab import VocabTables
 
@@ -34,13 +38,14 @@ __all__ = ["Grammar", "Limits", "accepts"]
 
 Encode = Callable[[bytes], list[int]]  # text, as UTF-8, to tokens; nothing added
 
+PIECE_S = 0.001  # for which `prepare` keeps a grammar to itself
 MOST = 2**31 - 2  # rounds of a loop that can be told apart
-ROWS_AT_ONCE = 8
+ROWS_AT_ONCE, ROWS_AHEAD = 32, 256  # taken by a grammar; kept free for all
 GROWING = {  # slot -> (first size, columns, type); each with the counter of what is used, and its hash table
     layout.STACKS: (1024, 4, np.int32, layout.STACKS_USED, layout.STACK_HASH),
-    layout.CONFIGS: (4096, 4, np.int32, layout.CONFIGS_USED, layout.CONFIG_HASH),
-    layout.STATES: (256, 8, np.int32, layout.STATES_USED, layout.STATE_HASH),
-    layout.MEMBERS: (1024, 0, np.int32, layout.MEMBERS_USED, None),
+    layout.CONFIGS: (8192, 4, np.int32, layout.CONFIGS_USED, layout.CONFIG_HASH),
+    layout.STATES: (1024, 8, np.int32, layout.STATES_USED, layout.STATE_HASH),
+    layout.MEMBERS: (4096, 0, np.int32, layout.MEMBERS_USED, None),
     layout.ESCAPES: (8192, 0, np.int32, layout.ESCAPES_USED, None),
     layout.BODIES: (64, 4, np.int32, layout.BODIES_USED, layout.BODY_HASH),
 }
@@ -86,6 +91,7 @@ class Grammar:
         self._rows: list[int] = []  # of the pool, all that this grammar holds
         self._read = self._edges = 0  # how much of the NFA is in the arrays
         self.matchers: WeakSet[Matcher] = WeakSet()
+        self._preparing, self._claimed = Lock(), True
         self.rebuilt = 0  # how often states were renumbered
         self._deadline: float | None = time.monotonic() + limits.wall_s
         self._bind(layout.NODES, np.zeros((256, 8), np.int32))
@@ -110,24 +116,62 @@ class Grammar:
         return Matcher(self)
 
     def prepare(self, wall_s: float) -> None:
-        """Lower what is still lazy, for at most `wall_s`: work that masks would otherwise wait for. For a worker, while
-        the prompt is computed. Raises ConstraintError where lowering is refused."""
-        deadline, lowered, pending = time.monotonic() + wall_s, [], self._nfa.pending
-        while pending and time.monotonic() < deadline and len(self._nfa.nodes) < self._limits.nodes:
-            lowered.append(next(iter(pending)))
-            self._nfa.lower(lowered[-1])
-        if lowered:
+        """Lower what is still lazy, for at most `wall_s`: work that masks would otherwise wait for. What cannot be
+        lowered is left for the mask that meets it."""
+        self._claimed = False
+        self._prepare(wall_s)
+        self._claimed = True
+
+    def prepare_aside(self, wall_s: float) -> None:
+        """The same in a thread of its own, until the grammar is first used: while the prompt is computed."""
+        self._claimed = False
+        Thread(target=self._prepare, args=(wall_s,), name="prepare", daemon=True).start()
+
+    def _prepare(self, wall_s: float) -> None:
+        deadline, pending = time.monotonic() + wall_s, self._nfa.pending
+        if self.tables:
+            self.tables.pool.reserve(ROWS_AHEAD)
+        with self._preparing:
+            if not self._claimed:
+                used = int(self._arrays[layout.COUNTS][layout.STATES_USED])
+                self._arrays[layout.STEPS][used:].fill(DEAD)  # its pages are there from now on
+        with suppress(ConstraintError):
+            while pending and time.monotonic() < deadline and len(self._nfa.nodes) < self._limits.nodes:
+                with self._preparing:
+                    if self._claimed:
+                        break
+                    self._lower_some()
+
+    def _lower_some(self) -> None:
+        """Lower for PIECE_S."""
+        until, lowered, pending = time.monotonic() + PIECE_S, [], self._nfa.pending
+        try:
+            while pending and time.monotonic() < until:
+                node = next(iter(pending))
+                self._nfa.lower(node)
+                lowered.append(node)
+        finally:
             self._read_nfa(lowered)
+
+    def _claim(self) -> None:
+        """End what `prepare_aside` does: from now on the grammar is the caller's alone."""
+        self._claimed = True
+        with self._preparing:
+            pass
 
     # ---- states
 
     def advance(self, state: int, token: int) -> int:
         """The state after `token`; 0 where it is not allowed. Raises DeadEnd."""
+        if not self._claimed:
+            self._claim()
         following = self._run(self._address, masks.ADVANCE, state, token)
         return following if following >= 0 else self._state(masks.ADVANCE, state, token)
 
     def advance_bytes(self, state: int, data: bytes) -> int:
         """The state after `data`; 0 where no text goes on like that. Raises DeadEnd."""
+        if not self._claimed:
+            self._claim()
         for byte in data:
             state = self._state(masks.STEP, state, byte)
             if state == DEAD:
@@ -146,6 +190,8 @@ class Grammar:
         """The row of `tables.pool` that holds the mask of `state`: bits by rank. Raises DeadEnd.
 
         Valid until the grammar is rebuilt (`rebuilt` counts), which happens in `trim` alone."""
+        if not self._claimed:
+            self._claim()
         row = self._run(self._address, masks.LOOKUP, state, 0)
         return row if row >= 0 else self._fill(state)
 
@@ -156,6 +202,8 @@ class Grammar:
 
     def forced_bytes(self, state: int, limit: int) -> bytes:
         """The bytes that have to follow, as far as each is the only one, `limit` at most. Raises DeadEnd."""
+        if not self._claimed:
+            self._claim()
         forced = bytearray()
         while len(forced) < limit and (byte := self._run(self._address, masks.ONLY_BYTE, state, 0)) >= 0:
             forced.append(byte)
@@ -168,6 +216,8 @@ class Grammar:
 
     def job(self, state: int, token: int) -> tuple[int, int, int, int]:
         """A row of a batch (masks.py)."""
+        if not self._claimed:
+            self._claim()
         return self._address, state, token, 0
 
     # ---- memory
@@ -181,6 +231,8 @@ class Grammar:
     def trim(self) -> None:
         """Keep within the budget: when more is held, drop all states and masks but the states requests stand on.
         Renumbers these; their matchers know."""
+        if not self._claimed:
+            self._claim()
         if self.bytes_used <= self._budget:
             return
         matchers = list(self.matchers)
@@ -339,35 +391,36 @@ class Grammar:
             raise ConstraintError(Code.TOO_LARGE, "", f"it has more than {self._limits.nodes} nodes")
         self._read_nfa([node])
 
-    def _read_nfa(self, changed: Iterable[int] = ()) -> None:
-        """Copy new nodes, and the `changed` ones, into the arrays."""
+    def _read_nfa(self, changed: Sequence[int] = ()) -> None:
+        """Copy new nodes, and the `changed` ones (EPS now), into the arrays."""
         nodes = self._nfa.nodes
         if self._deadline is not None and len(nodes) > self._limits.nodes:
             raise ConstraintError(Code.TOO_LARGE, "", f"it has more than {self._limits.nodes} nodes")
-        numbers = [*range(self._read, len(nodes)), *changed]
-        rows, edges, at = [], [], self._edges
-        for number in numbers:
-            node = nodes[number]
-            end = at + len(node.edges)
-            rows.append((node.kind, node.a, node.b, min(node.low, MOST), min(node.high, MOST), at, end, -1))
-            edges += node.edges
-            at = end
+        read, new = self._read, nodes[self._read :]
+        ends = list(accumulate([len(node.edges) for node in new], initial=self._edges))
+        at = ends[-1]
         self._reserve(layout.NODES, len(nodes))
         self._reserve(layout.LOOPS, len(nodes))
-        self._reserve(layout.EDGES, at)
-        self._arrays[layout.NODES][numbers] = rows
-        if edges:
-            self._arrays[layout.EDGES][self._edges : at, :3] = edges
-            self._arrays[layout.EDGES][self._edges : at, 3] = 0
-        read, self._read, self._edges = self._read, len(nodes), at
-        self._nfa.sealed = len(nodes)
-        for number in range(read, len(nodes)):
-            if nodes[number].kind is Kind.BYTE and self._may_loop(nodes[number], number):
+        self._reserve(layout.EDGES, at + len(changed))
+        table, edges = self._arrays[layout.NODES], self._arrays[layout.EDGES]
+        if new:
+            rows = table[read : len(nodes)]
+            rows[:, : layout.LOW] = [(node.kind.value, node.a, node.b) for node in new]
+            rows[:, layout.LOW : layout.FIRST_EDGE] = 0, UNBOUNDED
+            rows[:, layout.FIRST_EDGE], rows[:, layout.LAST_EDGE], rows[:, layout.TEST] = ends[:-1], ends[1:], -1
+            flat = [number for node in new for edge in node.edges for number in edge]
+            edges[self._edges : at, :3] = np.array(flat, np.int32).reshape(-1, 3)
+            edges[self._edges : at, layout.EDGE_LOOPS] = 0
+        for number in changed:  # LAZY until now
+            edges[at] = *nodes[number].edges[0], 0
+            table[number] = nodes[number].kind.value, -1, -1, 0, UNBOUNDED, at, at + 1, -1
+            at += 1
+        self._read, self._edges, self._nfa.sealed = len(nodes), at, len(nodes)
+        for number, node in enumerate(new, read):
+            if node.kind is Kind.BYTE and may_loop(nodes, number):
                 self._note_loop(number)
-
-    def _may_loop(self, node: Node, number: int) -> bool:
-        nodes = self._nfa.nodes
-        return any(target == number or nodes[target].kind in (Kind.EPS, Kind.INC) for _, _, target in node.edges)
+            elif node.kind is Kind.TEST:
+                table[number, layout.LOW : layout.FIRST_EDGE] = min(node.low, MOST), min(node.high, MOST)
 
     def _note_loop(self, number: int) -> None:
         loop = find_loop(self._nfa, number)

@@ -16,7 +16,7 @@ from ..machine_code import MachineCode
 from . import masks, trie
 
 DEFAULT_CACHE = Path("~/.cache/imp")
-SOURCES = ("kernel.py", "layout.py", "masks.py", "nfa.py", "trie.py")
+MODULES = ("bits", "bodies", "class_rows", "kernel", "layout", "masks", "nfa", "shared_rows", "trie", "walks")
 
 
 RUN, TRIES = "constrain.run", "constrain.tries"
@@ -39,7 +39,7 @@ class ConstraintCode:
 
 
 def _machine_code(cache_dir: Path) -> MachineCode:
-    sources = [Path(__file__).with_name(name) for name in SOURCES]
+    sources = [Path(__file__).with_name(f"{name}.py") for name in MODULES]
     return MachineCode(cache_dir.expanduser(), sources, "constrain", nullcontext)
 
 

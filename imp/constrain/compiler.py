@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from threading import Thread
 
 from ..types import CompiledGrammar, ConstraintKind, ConstraintSpec, Reasoning
 from .automaton import DeadEnd, Encode, Grammar, Limits
@@ -23,7 +24,7 @@ from .gbnf import compile_gbnf
 from .grammars import GrammarCache
 from .lark import compile_lark
 from .nfa import Nfa
-from .schema import SchemaOptions, Whitespace, compile_schema
+from .schema import SchemaOptions, Whitespace, compile_schema, warm_formats
 from .thinking import Markers, ThinkingGrammar, cut
 from .tools import NO_CONTROLS, Vocabulary
 from .vocab import VocabTables
@@ -32,7 +33,7 @@ MAX_BYTES = 256 << 20
 MAX_TEXT = 1 << 20  # characters of a spec
 DEFAULT_LIMITS = Limits()
 SCHEMA_OPTIONS = SchemaOptions()
-AHEAD_S = 0.02  # spent in the worker on what the first requests will need
+AHEAD_S = 0.05  # spent on what the first request will need, while its prompt is computed
 
 
 class Compiler:
@@ -48,13 +49,15 @@ class Compiler:
         max_bytes: int = MAX_BYTES,
         limits: Limits = DEFAULT_LIMITS,
         cache_dir: Path = DEFAULT_CACHE,
+        ahead_s: float = AHEAD_S,
     ) -> None:
         """tables: of the vocabulary, made when first needed.  encode: the tokenizer, for tokens that are certain to
         follow.  options: of JSON, where a spec does not say.  vocabulary: its control tokens.  max_bytes: held by the
-        grammars that are kept, at least the latest one.  cache_dir: of compiled code."""
+        grammars that are kept, at least the latest one.  cache_dir: of compiled code.  ahead_s: what may be spent on a
+        new grammar once it was returned, until it is first used."""
         self._make_tables, self._vocabulary = cache(tables), cache(vocabulary)
         self._encode, self._options = encode, options
-        self._limits, self._cache_dir = limits, cache_dir
+        self._limits, self._cache_dir, self._ahead_s = limits, cache_dir, ahead_s
         self._known = GrammarCache(max_bytes)
 
     @property
@@ -62,7 +65,8 @@ class Compiler:
         return self._make_tables()
 
     def warm(self) -> None:
-        """Do now what the first compilation would otherwise wait for."""
+        """Do now what the first compilation would otherwise wait for, and in a thread what many would."""
+        Thread(target=warm_formats, name="formats", daemon=True).start()
         self.compile(ConstraintSpec(ConstraintKind.JSON_SCHEMA, '{"type": "object"}'))
 
     def cached(self, spec: ConstraintSpec) -> Grammar | None:
@@ -83,7 +87,8 @@ class Compiler:
             grammar.row(grammar.first)
         except DeadEnd as dead:
             raise too_large(str(dead)) from None
-        grammar.prepare(AHEAD_S)
+        if self._ahead_s:
+            grammar.prepare_aside(self._ahead_s)
         return self._known.put(spec, grammar)
 
     def thinking(

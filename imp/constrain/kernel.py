@@ -351,6 +351,15 @@ def intern_state(context: np.ndarray, kept: int, accept: int) -> Int:
 
 
 @jitted
+def _bits_between(first: int, last: int) -> Int:
+    """uint64: bits first .. last, of 0 .. 63."""
+    first, last = max(first, 0), min(last, 63)
+    if first > last:
+        return np.uint64(0)
+    return (np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(63 - last + first)) << np.uint64(first)
+
+
+@jitted
 def _describe(context: np.ndarray, state: int) -> None:
     """A new state's widest loop, the bytes that leave it (EXITS), and which of its steps are open (-1) or dead (0)."""
     nodes, edges, configs, loops = nodes_of(context), edges_of(context), configs_of(context), loops_of(context)
@@ -368,21 +377,17 @@ def _describe(context: np.ndarray, state: int) -> None:
             widest = members[i]
     states[state, LOOP] = widest
     low, high, beyond = np.uint64(0), np.uint64(0), np.uint64(0)
-    for byte in range(256):
-        steps[state, byte] = DEAD
+    steps[state, :] = DEAD
     for i in range(first, last):
         node = configs[members[i], CELL_NODE]
         for edge in range(nodes[node, FIRST_EDGE], nodes[node, LAST_EDGE]):
-            leaves = members[i] != widest or edges[edge, EDGE_LOOPS] == 0
-            for byte in range(edges[edge, EDGE_LOW], edges[edge, EDGE_HIGH] + 1):
-                steps[state, byte] = -1
-                if leaves:
-                    if byte < 64:
-                        low |= np.uint64(1) << np.uint64(byte)
-                    elif byte < 128:
-                        high |= np.uint64(1) << np.uint64(byte - 64)
-                    else:
-                        beyond = np.uint64(1)
+            begin, end = edges[edge, EDGE_LOW], edges[edge, EDGE_HIGH]
+            steps[state, begin : end + 1] = -1
+            if members[i] != widest or edges[edge, EDGE_LOOPS] == 0:
+                low |= _bits_between(begin, end)
+                high |= _bits_between(begin - 64, end - 64)
+                if end >= 128:
+                    beyond = np.uint64(1)
     exits[state, 0], exits[state, 1], exits[state, 2] = low, high, beyond
 
 

@@ -22,9 +22,9 @@ from numba.extending import intrinsic
     COUNTS, WORK, FOUND, PATH, PURE,  # counters of what is used; scratch
     # ... and what belongs to the vocabulary
     TOKEN_STARTS, TOKEN_BYTES, RANKS, CLEAN, CLEAN_BELOW, REST, REST_BELOW,
-    BODY_ROWS, LONG, SUFFIXES, GROUP_STARTS, GROUPS, CLASSES, CLASS_ROWS, CHUNKS, VOCABULARY,
+    ROOTS, BODY_ROWS, LONG, SUFFIXES, GROUP_STARTS, GROUPS, CLASSES, CLASS_ROWS, CHUNKS, VOCABULARY,
     SLOTS,
-) = range(38)  # fmt: skip
+) = range(39)  # fmt: skip
 
 # ---- columns
 KIND, A, B, LOW, HIGH, FIRST_EDGE, LAST_EDGE, TEST = range(8)  # NODES; edges [FIRST_EDGE, LAST_EDGE)
@@ -68,7 +68,7 @@ BOTTOM, OPEN = -1, -2  # stacks: nothing beneath; whatever beneath
 UNION = -3  # CELL_NODE of a stack that is CELL_COUNT's or CELL_STACK's
 DEAD, ENDED = 0, 1  # states
 CLASS_LIMIT, BUCKETS = 64, 33  # character classes with rows; rows by characters at most: 0 any number, else 1 .. 32
-WIDE = 24  # ASCII characters of a class that is worth rows
+WIDE = 16  # ASCII characters of a class that is worth rows
 
 # ---- what a kernel answers instead of a state or a row
 GROW, NO_ROWS, LOWER, AMBIGUOUS, NO_CLASS, COLD = -2, -3, -4, -5, -6, -7
@@ -140,4 +140,4 @@ def vector(slot: int, dtype: Any = np.int32) -> Callable[[np.ndarray], np.ndarra
 
 def bind(context: np.ndarray, slot: int, array: np.ndarray) -> None:
     """Put `array` (contiguous, and kept alive by the caller) into the context."""
-    context[2 * slot], context[2 * slot + 1] = array.ctypes.data, len(array)
+    context[2 * slot], context[2 * slot + 1] = array.__array_interface__["data"][0], len(array)

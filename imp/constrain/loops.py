@@ -11,14 +11,16 @@ U+0020 but the quote and the backslash, the short escapes, and \\uXXXX where sur
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .layout import ANY_BYTE, ESCAPED, EXACT, UNICODE
-from .nfa import Kind, Nfa
+from .nfa import Kind, Nfa, Node
 
 HOME = "home"
+AROUND = (Kind.EPS, Kind.INC)
 Step = tuple[int, int, str]  # first byte, last byte, next state
 
 UTF8: dict[str, list[Step]] = {
@@ -92,6 +94,38 @@ class Loop:
     inside: set[int] = field(default_factory=set)
 
 
+def may_loop(nodes: Sequence[Node], number: int) -> bool:
+    """Whether an ASCII byte of BYTE node `number` leads back to it: false of most nodes, and soon said."""
+    before = -1
+    for first, _, target in nodes[number].edges:
+        if target != before and first < 0x80:
+            if target == number or (nodes[target].kind in AROUND and _way_back(nodes, number, target) is not None):
+                return True
+            before = target
+    return False
+
+
+def _way_back(nodes: Sequence[Node], home: int, target: int) -> int | None:
+    """The TEST on a way without bytes from `target` to `home`; -1 where there is a way without one; None for no way."""
+    if target == home:
+        return -1
+    work, seen = [(target, -1)], {target}
+    while work and len(seen) < 32:
+        place, test = work.pop()
+        if place == home:
+            return test
+        node = nodes[place]
+        if node.kind is Kind.EPS:
+            ways = [(edge[2], test) for edge in node.edges]
+        elif node.kind is Kind.INC and test < 0:
+            ways = [(nodes[node.a].a, node.a)]
+        else:
+            continue
+        work += [way for way in ways if way[0] not in seen]
+        seen |= {place for place, _ in ways}
+    return None
+
+
 def find_loop(nfa: Nfa, node: int) -> Loop | None:
     """The loop in which BYTE node `node` decides on the first byte of every character, if there is one."""
     return _Search(nfa, node).loop()
@@ -118,9 +152,10 @@ class _Search:
                 self._places.add(edge[2])
                 if edge[1] < 128:
                     found.edges.add(edge)
-        if found.test < 0:
-            self._extend(found, [(0x80, 0xFE, HOME)], ANY_BYTE)
-        self._extend(found, UTF8["lead"], UNICODE)
+        if any(edge[1] >= 0x80 for edge in edges):
+            if found.test < 0:
+                self._extend(found, [(0x80, 0xFE, HOME)], ANY_BYTE)
+            self._extend(found, UTF8["lead"], UNICODE)
         if found.flags & UNICODE and self._is_body(found):
             self._extend(found, BODY[HOME][len(PLAIN) : len(PLAIN) + 1], ESCAPED)
         found.flags |= EXACT * (len(self._places) == 1)
@@ -183,26 +218,8 @@ class _Search:
 
     def _return(self, target: int) -> int | None:
         if target not in self._returns:
-            self._returns[target] = self._way_back(target)
+            self._returns[target] = _way_back(self._nfa.nodes, self._node, target)
         return self._returns[target]
 
-    def _way_back(self, target: int) -> int | None:
-        """The TEST on a way without bytes from `target` to the node; -1 where there is a way without one."""
-        work, seen, nodes = [(target, -1)], {target}, self._nfa.nodes
-        while work and len(seen) < 32:
-            place, test = work.pop()
-            if place == self._node:
-                return test
-            node = nodes[place]
-            if node.kind is Kind.EPS:
-                ways = [(edge[2], test) for edge in node.edges]
-            elif node.kind is Kind.INC and test < 0:
-                ways = [(nodes[node.a].a, node.a)]
-            else:
-                continue
-            work += [way for way in ways if way[0] not in seen]
-            seen |= {place for place, _ in ways}
-        return None
 
-
-__all__ = ["BODY", "TEXT", "Loop", "find_loop", "steps_table"]
+__all__ = ["BODY", "TEXT", "Loop", "find_loop", "may_loop", "steps_table"]

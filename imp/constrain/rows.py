@@ -9,8 +9,8 @@ from threading import Lock
 
 import numpy as np
 
-CHUNK = 64  # rows that are allocated together
-CHUNKS = 1 << 14
+CHUNK = 256  # rows that are allocated together
+CHUNKS = 1 << 12
 
 
 class RowPool:
@@ -33,6 +33,12 @@ class RowPool:
             del self._free[-count:]
             return taken
 
+    def reserve(self, count: int) -> None:
+        """See to it that `count` rows are free, their memory touched: in a worker, so that no mask waits for it."""
+        with self._lock:
+            while len(self._free) < count:
+                self._allocate()
+
     def give_back(self, rows: list[int]) -> None:
         with self._lock:
             self._free += rows
@@ -54,6 +60,7 @@ class RowPool:
         if number == CHUNKS:
             raise MemoryError(f"more than {CHUNKS * CHUNK} masks are in use")
         chunk = np.empty((CHUNK, self.words), np.uint32)
+        chunk.fill(0)  # its pages are there from now on
         self._chunks.append(chunk)
         self.addresses[number] = chunk.ctypes.data
         self._free += range((number + 1) * CHUNK - 1, number * CHUNK - 1, -1)

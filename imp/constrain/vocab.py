@@ -123,6 +123,18 @@ class VocabTables:
         return CharacterClasses(self)
 
     @cached_property
+    def roots(self) -> np.ndarray:
+        """int32 [2, 257]: by first byte, where its nodes begin in the clean trie and in the rest; they end where those
+        of the next byte begin."""
+        roots = np.zeros((2, 257), np.int32)
+        for nodes, row in zip((self.clean_nodes, self.rest_nodes), roots, strict=True):
+            node, last = 0, len(nodes) - 1
+            while node < last:
+                row[nodes[node, BYTE] + 1 :] = node + nodes[node, SIZE]
+                node += int(nodes[node, SIZE])
+        return roots
+
+    @cached_property
     def longest(self) -> int:
         """Bytes of the longest token: no token has more characters."""
         return int(np.diff(self.starts).max(initial=1))
@@ -161,6 +173,11 @@ class VocabTables:
 
     def bind(self, context: np.ndarray) -> None:
         """Put what machine code reads into a grammar's context (layout.py)."""
+        context[2 * layout.TOKEN_STARTS :] = self._bound[2 * layout.TOKEN_STARTS :]
+
+    @cached_property
+    def _bound(self) -> np.ndarray:
+        context = np.zeros(2 * layout.SLOTS, np.int64)
         arrays = {
             layout.TOKEN_STARTS: self.starts,
             layout.TOKEN_BYTES: self.data,
@@ -169,6 +186,7 @@ class VocabTables:
             layout.CLEAN_BELOW: self.clean_below,
             layout.REST: self.rest_nodes,
             layout.REST_BELOW: self.rest_below,
+            layout.ROOTS: self.roots,
             layout.BODY_ROWS: self.body_rows,
             layout.LONG: self.long,
             layout.SUFFIXES: self.suffix_nodes,
@@ -181,6 +199,7 @@ class VocabTables:
         }
         for slot, array in arrays.items():
             layout.bind(context, slot, array)
+        return context
 
 
 class CharacterClasses:

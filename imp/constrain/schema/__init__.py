@@ -8,6 +8,7 @@ lower      shapes become rules of an automaton, when it first reaches them
 """
 
 from .compile import PropertyOrder, Schema, SchemaOptions, compile_rule, compile_schema, emit_value
+from .formats import warm as warm_formats
 from .keywords import KEYWORDS
 from .whitespace import Whitespace
 
@@ -20,4 +21,5 @@ __all__ = [
     "compile_rule",
     "compile_schema",
     "emit_value",
+    "warm_formats",
 ]

@@ -19,12 +19,13 @@ class OtherNames:
     """The rule for any name that is none of `names`, from behind its opening quote to its closing one.
 
     Up to where it differs from all of them it is spelled canonically, so that no escape can spell one of them.
-    `free` is the rule for the rest of any string.
+    `free` is the rule for the rest of any string; characters beyond ASCII lead into it by its own nodes, so that it is
+    the same string to whoever compares states.
     """
 
     def __init__(self, nfa: Nfa, names: Sequence[str], free: int) -> None:
         self._nfa, self._free = nfa, free
-        self._edges: dict[CharSet, list[Edge]] = {}
+        self._edges: dict[CharSet, list[Edge]] = {WIDE: _wide_edges(nfa, free)}
         self.start = self._diverging(names) if names else free
 
     def _diverging(self, names: Iterable[str]) -> int:
@@ -75,3 +76,9 @@ class OtherNames:
             add_template(self._nfa, node, template(chars, Encoding.JSON), self._free)
             self._edges[chars] = self._nfa.nodes[node].edges
         return self._edges[chars]
+
+
+def _wide_edges(nfa: Nfa, free: int) -> list[Edge]:
+    """The edges of characters beyond ASCII, of the rule for the rest of any string: one of the ways it begins."""
+    ways = (nfa.nodes[target].edges for _, _, target in nfa.nodes[free].edges)
+    return [edge for edges in ways for edge in edges if edge[0] >= 0x80]

@@ -12,7 +12,7 @@ from . import values
 from .algebra import Algebra
 from .arrays import Arrays, Contains
 from .digits import DIGITS
-from .formats import FORMATS, MAX_LENGTHS
+from .formats import FORMATS, MAX_LENGTHS, language_of
 from .formula import FALSE, TRUE, Formula
 from .literals import decimal_places
 from .load import Draft, Place
@@ -121,7 +121,7 @@ class Leaf:
         if "format" in place.raw:
             name = values.text(place, "format")
             if name in FORMATS:
-                language = located(place, "format", lambda: language & FORMATS[name](place.pointer))
+                language = located(place, "format", lambda: language & language_of(name, place.pointer))
                 high = min((h for h in (high, MAX_LENGTHS.get(name)) if h is not None), default=None)
             else:
                 self.ignored_formats[name] = None

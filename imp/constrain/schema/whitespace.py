@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 
 from ..nfa import Nfa
@@ -18,31 +17,26 @@ class Whitespace(Enum):
 
 
 class Spacer:
-    """`before(node)`: whitespace, then `node`."""
+    """`before(node)`: whitespace, then `node`. One rule for all of it."""
 
     def __init__(self, nfa: Nfa, mode: Whitespace) -> None:
         self._nfa, self._made = nfa, dict[int, int]()
-        self._make: Callable[[int], int] = {
-            Whitespace.COMPACT: lambda after: after,
-            Whitespace.BOUNDED: self._bounded,
-            Whitespace.ANY: self._any,
-        }[mode]
-        self._indent: int | None = None
+        rules = {Whitespace.COMPACT: lambda: None, Whitespace.BOUNDED: self._bounded, Whitespace.ANY: self._any}
+        self._rule: int | None = rules[mode]()
 
     def before(self, after: int) -> int:
+        if self._rule is None:
+            return after
         if after not in self._made:
-            self._made[after] = self._make(after)
+            self._made[after] = self._nfa.call(self._rule, after)
         return self._made[after]
 
-    def _bounded(self, after: int) -> int:
-        if self._indent is None:
-            self._indent = self._nfa.repeat(
-                0, INDENT, self._nfa.ret, lambda following: self._nfa.byte([(*blank, following) for blank in BLANKS])
-            )
-        indented = self._nfa.call(self._indent, after)
-        return self._nfa.eps(self._nfa.byte([(0x20, 0x20, after), (0x0A, 0x0A, indented)]), after)
+    def _bounded(self) -> int:
+        nfa = self._nfa
+        indent = nfa.repeat(0, INDENT, nfa.ret, lambda following: nfa.byte([(*blank, following) for blank in BLANKS]))
+        return nfa.eps(nfa.ret, nfa.byte([(0x20, 0x20, nfa.ret), (0x0A, 0x0A, indent)]))
 
-    def _any(self, after: int) -> int:
-        loop = self._nfa.eps(after)
+    def _any(self) -> int:
+        loop = self._nfa.eps(self._nfa.ret)
         self._nfa.link(loop, self._nfa.byte([(byte, byte, loop) for byte in b"\t\n\r "]))
         return loop
