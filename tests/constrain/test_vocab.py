@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -132,7 +133,7 @@ def test_tables_survive_the_disk(gpt2, gpt2_tables: VocabTables, tmp_path: Path)
     loaded = VocabTables.load(path)
     assert loaded.digest == gpt2_tables.digest
     assert loaded.digest == VocabTables.digest_of(gpt2.byte_table, gpt2.special_ids, gpt2.eos_ids)
-    for name, value in vars(gpt2_tables).items():
+    for name, value in ((each.name, getattr(gpt2_tables, each.name)) for each in fields(gpt2_tables)):
         if isinstance(value, np.ndarray):
             assert (getattr(loaded, name) == value).all(), name
     assert [file.name for file in path.parent.iterdir()] == ["tables.npz"]
