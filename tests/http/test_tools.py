@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import anthropic
@@ -15,6 +16,8 @@ import jsonschema
 import openai
 import pytest
 
+from imp.chat.arguments import problem
+from imp.chat.speech import TEXT_ONLY, Voice
 from tests.http.spoken import HERMES, THINKING, Spoken, speaking
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -29,6 +32,9 @@ STRICT: dict[str, Any] = {
     "required": ["state", "count", "steps"],
     "additionalProperties": False,
 }
+
+
+VALID = '{"state": "open", "count": 1, "steps": ["x"]}'
 
 
 def run(main: Any) -> None:
@@ -116,10 +122,8 @@ def test_g02_02_parallel_calls_have_indices_and_ids_of_their_own():
 
 def test_g02_03_no_arguments_are_an_empty_object():
     """The spellings a model may use where nothing is enforced: the answer of a model without enforceable calls."""
-    from imp.chat.formats.hermes import FORMAT
-    from imp.chat.speech import Voice
-
-    unenforced = Voice(type(FORMAT)(FORMAT.name, FORMAT.openers, FORMAT.parse, FORMAT.closers))
+    assert HERMES.format is not None
+    unenforced = Voice(replace(HERMES.format, envelopes=()))
 
     async def main():
         for arguments in ("{}", None, "null"):
@@ -326,8 +330,6 @@ def test_unknown_kinds_are_ignored_and_named():
 
 
 def test_g02_08_what_cannot_be_enforced_is_refused():
-    from imp.chat.speech import TEXT_ONLY
-
     async def main():
         async with speaking("ok", voice=TEXT_ONLY) as server:
             body = {"messages": HI, "tools": [tool("f", ANY)]}
@@ -357,4 +359,49 @@ def test_g03_06_reasoning_and_calls_come_both():
     run(main)
 
 
-assert HERMES.format is not None
+def test_arguments_that_break_the_schema_are_told():
+    """Where nothing is enforced: the format of this model has no way of writing calls that could be."""
+    assert HERMES.format is not None
+    unenforced = Voice(replace(HERMES.format, envelopes=()))
+    wrong = hermes("f", '{"state": "maybe", "count": 1, "steps": []}') + hermes("f", VALID) + hermes("g")
+
+    async def main():
+        async with speaking(wrong, voice=unenforced) as server:
+            asked = {"messages": HI, "tools": [tool("f", STRICT)], "max_tokens": 400}
+            message = (await server.post("/v1/chat/completions", **asked)).json()["choices"][0]["message"]
+            first, second, third = message["tool_calls"]
+            assert "state" in first["invalid_arguments"] and "maybe" in first["invalid_arguments"]
+            assert "invalid_arguments" not in second and "g" in third["invalid_arguments"]
+            assert message["tool_call_validation_error"] == "f: " + first["invalid_arguments"]
+            _, _, calls, _ = await both(server, tools=[tool("f", STRICT)])
+            assert len(calls) == 3
+
+    run(main)
+
+
+VALUES = [
+    {},
+    {"a": 1},
+    {"a": 1.0},
+    {"a": "x"},
+    {"a": None, "b": []},
+    {"a": True},
+    {"b": [1, "x"]},
+    {"b": ["x"], "c": {}},
+]
+SCHEMAS: list[dict[str, Any]] = [
+    {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+    {"properties": {"a": {"type": ["string", "null"], "minLength": 1}}, "additionalProperties": False},
+    {"properties": {"a": {"enum": [1, None]}, "b": {"type": "array", "items": {"type": "string"}, "minItems": 1}}},
+    {"properties": {"a": {"anyOf": [{"type": "boolean"}, {"minimum": 2, "type": "number"}]}}},
+    {"properties": {"a": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"type": "number", "exclusiveMaximum": 1}}},
+    {"allOf": [{"required": ["b"]}, {"maxProperties": 1}]},
+    {"properties": {"c": False}, "additionalProperties": {"type": ["integer", "array"]}},
+]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_what_is_told_of_arguments_is_what_jsonschema_says(schema):
+    for value in VALUES:
+        fits = jsonschema.Draft202012Validator(schema).is_valid(value)
+        assert (problem(json.dumps(value), schema) is None) == fits, value

@@ -5,10 +5,12 @@ from __future__ import annotations
 import codecs
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from imp.chat.arguments import problem
+from imp.chat.formats.base import Tool
 from imp.chat.parts import Channel, Closed, Grown, Opened
 from imp.chat.parts import Event as PartEvent
 from imp.chat.speech import PLAIN, Listener, Speech
@@ -60,6 +62,7 @@ class Choice:
     listener: Listener | None = None  # None: all is text
     named: bool = False  # the one function to call was named
     think_budget: int | None = None  # tokens; None: there is no thinking
+    tools: Mapping[str, Tool] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     news: list[PartEvent] = field(default_factory=list)  # what the latest event added to the parts
     tokens: list[int] = field(default_factory=list)
@@ -83,6 +86,19 @@ class Choice:
     def calls(self) -> list[Part]:
         """The complete calls."""
         return [part for part in self.parts if part.channel is Channel.TOOL and not part.unfinished]
+
+    def problem(self, call: Part) -> str | None:
+        """What breaks the tool's schema in the arguments of a complete call."""
+        tool = self.tools.get(call.name)
+        if tool is None:
+            return f'there is no function "{call.name}"'
+        return problem(call.text, tool.parameters)
+
+    @property
+    def calls_problem(self) -> str | None:
+        """What is wrong with the first call that something is wrong with."""
+        problems = ((call, self.problem(call)) for call in self.calls)
+        return next((f"{call.name}: {wrong}" for call, wrong in problems if wrong), None)
 
     @property
     def finish_reason(self) -> str | None:
@@ -163,7 +179,8 @@ class Conversation:
             self.first[id] = len(self.choices)
             for _ in range(n):
                 listener = None if speech.plain else Listener(speech, lambda: call_prefix + secrets.token_hex(12))
-                self.choices.append(Choice(len(self.choices), listener, speech.named, speech.budget))
+                heard = listener, speech.named, speech.budget, speech.tools
+                self.choices.append(Choice(len(self.choices), *heard))
 
     def take(self, event: Event) -> Choice:
         """Fold one event in; the choice it belongs to. ApiError when the engine gave up, or was told to."""
