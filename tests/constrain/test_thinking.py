@@ -18,11 +18,10 @@ INSIDE, OUTSIDE = Reasoning("<think>", "</think>", True), Reasoning("<think>", "
 
 
 @pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
-    folder: Path = tmp_path_factory.mktemp("vocabulary")
-    tables = vocabulary_tables(PIECES, {OPEN, CLOSE, EOS}, {EOS}, folder)
+def compiler(code_folder: Path) -> Compiler:
+    tables = vocabulary_tables(PIECES, {OPEN, CLOSE, EOS}, {EOS}, code_folder)
     vocabulary = Vocabulary({"<think>": OPEN, "</think>": CLOSE}, frozenset({OPEN, CLOSE}))
-    return Compiler(lambda: tables, vocabulary=lambda: vocabulary)
+    return Compiler(lambda: tables, vocabulary=lambda: vocabulary, cache_dir=code_folder)
 
 
 def allowed(compiler: Compiler, constraint: Constraint) -> set[int]:
