@@ -10,6 +10,7 @@ import pytest
 
 from imp.constrain.automaton import Grammar, Limits
 from imp.constrain.nfa import Nfa, special
+from imp.constrain.schema import compile_schema
 from imp.constrain.vocab import VocabTables
 
 from .languages import LANGUAGES, one_of, quoted, string
@@ -155,3 +156,40 @@ def test_every_first_byte_of_a_class_with_and_without_a_row(gpt2_tables: VocabTa
         grammar = Grammar(nfa, start, gpt2_tables, Limits(wall_s=60), code_folder)
         for count in (0, 1, 2, 30, 33):
             check(grammar, after(grammar, b"!" * count))
+
+
+def test_masks_beside_declared_names(gpt2_tables: VocabTables, code_folder: Path):
+    """At the start of a name and within one: the masks of any other name, but where declared ones go their own way."""
+    values = {"name": {"type": "integer"}, "names": {"type": "null"}, "né": {"type": "null"}, 'q"': {"type": "null"}}
+    nfa = Nfa()
+    start = compile_schema({"type": "object", "properties": values, "additionalProperties": {"type": "string"}}, nfa)
+    grammar = Grammar(nfa, start, gpt2_tables, Limits(wall_s=60), code_folder)
+    for text in ('{"', '{"n', '{"nam', '{"name', '{"names', '{"né', '{"q', '{"q\\', '{"other', '{"a": "b", "'):
+        check(grammar, after(grammar, text.encode()))
+
+
+def test_counted_classes_that_may_not_end_yet(gpt2_tables: VocabTables, code_folder: Path):
+    """Hexadecimal digits that have to be 36: no token reaches the end from the beginning, some do from near it."""
+    nfa = Nfa()
+    grammar = Grammar(
+        nfa, quoted(nfa, b"0123456789abcdef-", 36, 36, nfa.ret), gpt2_tables, Limits(wall_s=60), code_folder
+    )
+    for count in (0, 1, 20, 33, 35, 36):
+        check(grammar, after(grammar, b'"' + b"a" * count))
+
+
+def test_what_is_prepared_aside_changes_no_mask(gpt2_tables: VocabTables, code_folder: Path):
+    """The grammar is used at once, while another thread still lowers it: its masks are those of one that is not."""
+    schema = {"type": "object", "properties": {f"k{i}": {"type": "object", "properties": {"x": {}}} for i in range(40)}}
+    masks = []
+    for aside in (False, True):
+        nfa = Nfa()
+        grammar = Grammar(nfa, compile_schema(schema, nfa), gpt2_tables, Limits(wall_s=60), code_folder)
+        if aside:
+            grammar.prepare_aside(5)
+        matcher, found = grammar.start(), []
+        for text in (b'{"', b'k7": {', b'"x": [', b"1, {}]}", b', "'):
+            matcher.states.append(grammar.advance_bytes(matcher.state, text))
+            found.append(grammar.mask(matcher.state).copy())
+        masks.append(np.array(found))
+    assert (masks[0] == masks[1]).all()
