@@ -42,13 +42,14 @@ PIECE_S = 0.001  # for which `prepare` keeps a grammar to itself
 MOST = 2**31 - 2  # rounds of a loop that can be told apart
 ROWS_AT_ONCE, ROWS_AHEAD = 32, 256  # taken by a grammar; kept free for all
 GROWING = {  # slot -> (first size, columns, type); each with the counter of what is used, and its hash table
-    layout.STACKS: (1024, 4, np.int32, layout.STACKS_USED, layout.STACK_HASH),
-    layout.CONFIGS: (8192, 4, np.int32, layout.CONFIGS_USED, layout.CONFIG_HASH),
-    layout.STATES: (1024, 8, np.int32, layout.STATES_USED, layout.STATE_HASH),
-    layout.MEMBERS: (4096, 0, np.int32, layout.MEMBERS_USED, None),
+    layout.STACKS: (256, 4, np.int32, layout.STACKS_USED, layout.STACK_HASH),
+    layout.CONFIGS: (1024, 4, np.int32, layout.CONFIGS_USED, layout.CONFIG_HASH),
+    layout.STATES: (128, 8, np.int32, layout.STATES_USED, layout.STATE_HASH),
+    layout.MEMBERS: (1024, 0, np.int32, layout.MEMBERS_USED, None),
     layout.ESCAPES: (8192, 0, np.int32, layout.ESCAPES_USED, None),
     layout.BODIES: (64, 4, np.int32, layout.BODIES_USED, layout.BODY_HASH),
 }
+AHEAD = {layout.STACKS: 1024, layout.CONFIGS: 8192, layout.STATES: 1024, layout.MEMBERS: 4096}  # sizes, once prepared
 BESIDE_STATES = {layout.EXITS: (4, np.uint64), layout.STEPS: (256, np.int32)}  # as long as STATES
 
 
@@ -133,6 +134,9 @@ class Grammar:
             self.tables.pool.reserve(ROWS_AHEAD)
         with self._preparing:
             if not self._claimed:
+                for slot, size in AHEAD.items():
+                    while len(self._arrays[slot]) < size:
+                        self._grow(slot)
                 used = int(self._arrays[layout.COUNTS][layout.STATES_USED])
                 self._arrays[layout.STEPS][used:].fill(DEAD)  # its pages are there from now on
         with suppress(ConstraintError):
