@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.clients import agents, node
-from tests.clients.agents import AGENTS, Place
+from tests.clients.agents import AGENTS, Agent, Place
 from tests.clients.wire import Wire, outside, relay
 from tests.real.process import ServerProcess
 from tests.script.process import scripted
@@ -73,13 +73,20 @@ def scene(folder: Path, *arguments: str, **script: Any) -> Iterator[Scene]:
 
 
 @pytest.fixture(scope="module")
-def installed() -> None:
-    try:
-        agents.install()
-    except node.Unavailable as error:
-        if agents.required():
-            raise
-        pytest.skip(str(error))
+def agent() -> Callable[[str], Agent]:
+    """An agent by its name, once it is installed."""
+
+    def find(name: str) -> Agent:
+        try:
+            agents.install()
+            AGENTS[name].binary()
+        except node.Unavailable as error:
+            if agents.required():
+                raise
+            pytest.skip(str(error))
+        return AGENTS[name]
+
+    return find
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +100,8 @@ def frameworks() -> Path:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_an_agent_calls_a_tool_reads_its_result_and_goes_on_another_day(installed, tmp_path, name):
-    agent, began = AGENTS[name], time.monotonic()
+def test_an_agent_calls_a_tool_reads_its_result_and_goes_on_another_day(agent, tmp_path, name):
+    agent, began = agent(name), time.monotonic()
     slow = {"first_delay_ms": 1500}  # long enough for a ping
     replies = [saying_call(agent.call) | slow, saying(ANSWER), saying("As I said.")]
     with scene(tmp_path, "--set", "server.sse_ping_seconds=1", replies=replies) as on:
@@ -115,7 +122,7 @@ def test_an_agent_calls_a_tool_reads_its_result_and_goes_on_another_day(installe
             assert after["cached_tokens"] > before["prompt_tokens"] - BLOCK
         assert set(on.wire.statuses) == {200}, list(zip(on.wire.requests, on.wire.statuses, strict=False))
         assert b": keepalive\n" in on.wire.received or b"event: ping\n" in on.wire.received
-        print(f"\n{agent.version(on.place).strip()}: {time.monotonic() - began:.1f} s, {on.wire.requests}")
+        print(f"\n{agent.version(on.place)}: {time.monotonic() - began:.1f} s, {on.wire.requests}")
         print(f"  ignored: {set(on.wire.header('X-Imp-Ignored'))}; asked elsewhere: {on.asked_outside}")
 
 
@@ -124,9 +131,9 @@ def difference(first: str, second: str) -> str:
     return f"apart from {at} of {len(first)}: {first[at : at + 200]!r} and {second[at : at + 200]!r}"
 
 
-def test_claude_code_shortens_a_conversation_that_has_become_too_long(installed, tmp_path):
+def test_claude_code_shortens_a_conversation_that_has_become_too_long(agent, tmp_path):
     """The refusal's words are what makes it do so. It learns the length of what is left from /v1/messages/count_tokens."""
-    agent, filler = AGENTS["claude"], "Herons stand still.\n" * 1500
+    agent, filler = agent("claude"), "Herons stand still.\n" * 1500
     summary = "<summary>The user wants to know what note.txt says.</summary>"
     for folder in ("whole", "short"):
         (tmp_path / folder).mkdir()
@@ -148,9 +155,9 @@ def test_claude_code_shortens_a_conversation_that_has_become_too_long(installed,
         assert sorted(set(on.wire.statuses)) == [200, 400]
 
 
-def test_opencode_shortens_a_conversation_that_has_become_too_long(installed, tmp_path):
+def test_opencode_shortens_a_conversation_that_has_become_too_long(agent, tmp_path):
     """It complains of the refusal at the end, with a status to match, and has gone on nevertheless."""
-    agent, filler = AGENTS["opencode"], "Herons stand still.\n" * 1500
+    agent, filler = agent("opencode"), "Herons stand still.\n" * 1500
     replies = [saying_call(agent.call), saying("The user wants to know what note.txt says."), saying(ANSWER)]
     with scene(tmp_path, replies=replies, context=45_000) as on:
         (on.place.workspace / "note.txt").write_text(filler)
@@ -163,8 +170,8 @@ def test_opencode_shortens_a_conversation_that_has_become_too_long(installed, tm
         assert filler.strip() not in last and "The user wants to know what note.txt says." in last
 
 
-def test_codex_shortens_a_conversation_before_its_window_is_full(installed, tmp_path):
-    agent = AGENTS["codex"]
+def test_codex_shortens_a_conversation_before_its_window_is_full(agent, tmp_path):
+    agent = agent("codex")
     replies = [saying_call(agent.call), saying("SUMMARY: the note was read."), saying(ANSWER)]
     with scene(tmp_path, replies=replies) as on:
         (on.place.workspace / "note.txt").write_text(SECRET + "\n" + "Herons stand still.\n" * 300)
