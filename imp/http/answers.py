@@ -293,6 +293,19 @@ UTILITIES: dict[str, Schema] = {
     "Ready": an_object(status=constant("ready")),
     "Version": an_object(version=STRING),
     "Cancelled": an_object(id=STRING, status=constant("aborted"), aborted=COUNT),
+    "EndedThinking": an_object(id=STRING, ended=COUNT),
+    "Suspended": an_object(
+        "note",
+        suspended=constant(True),
+        model=STRING,
+        snapshot_bytes=COUNT,
+        vram_free_before=or_null(COUNT),
+        device_reset=BOOLEAN,
+        note=STRING,
+    ),
+    "Resumed": an_object(
+        "note", "warm_hits", suspended=constant(False), model=STRING, resume_ms=COUNT, warm_hits=COUNT, note=STRING
+    ),
     "Aborted": an_object(status=constant("aborted"), aborted=COUNT),
     "Detail": an_object(detail=STRING),
     "Success": an_object(success=BOOLEAN),

@@ -31,6 +31,7 @@ _WORDS = {
     404: "There is nothing of that name.",
     405: "The method is wrong.",
     408: "The request took too long to arrive.",
+    409: "There is no model that this could be done with.",
     411: "The body has no length.",
     413: "The body is too large.",
     414: "The request line is too long.",

@@ -44,6 +44,7 @@ class Described:
 
 _HELLO = [{"role": "user", "content": "Hello!"}]
 _RERANK = {"query": "Who wrote it?", "documents": ["Written by Ada.", "It rained."], "top_n": 1}
+_NO_MODEL = {409: ref("Error")}
 _STORED = {"id": "RESPONSE_ID"}
 _EVENTS = (
     Field("stream", Kind.STRING, choices=("true", "false"), nullable=False, doc="Its events, those to come too."),
@@ -201,6 +202,16 @@ ROUTES: dict[str, Described] = {
         path={"id": "chatcmpl-0123456789abcdef"},
         needs_model=True,
     ),
+    "/v1/requests/{id}/end_thinking": Described(
+        "Ends the reasoning of a request that runs: its answer begins.",
+        answer=ref("EndedThinking"),
+        path={"id": "chatcmpl-0123456789abcdef"},
+        needs_model=True,
+    ),
+    "/admin/suspend": Described(
+        "Gives the model's memory back once nothing runs.", answer=ref("Suspended"), errors=_NO_MODEL
+    ),
+    "/admin/resume": Described("Loads the suspended model again.", answer=ref("Resumed"), errors=_NO_MODEL),
     "/reset_prefix_cache": Described("Forgets every cached prompt.", answer=ref("Success"), needs_model=True),
     "/abort_requests": Described(
         "Ends requests by their ids, or all; with --enable-server-dev-mode.",
