@@ -47,17 +47,16 @@ class Reader:
         return ready
 
     def report(self, what: str) -> None:
-        """Print p50, p99 and the longest; fail where p99 is over the limit."""
-        late = []
+        """Print p50, p99 and the longest, of each path and of all answers; fail where the p99 of all is over the
+        limit."""
         print(f"\n{what}:")
-        for path, taken in self.taken.items():
+        everything = sorted(ms for taken in self.taken.values() for ms in taken)
+        for path, taken in [*self.taken.items(), ("all", everything)]:
             taken.sort()
             p50, p99 = (taken[math.ceil(len(taken) * share) - 1] for share in (0.5, 0.99))
             print(f"  {path:12} {len(taken):6} answers  p50 {p50:6.2f} ms  p99 {p99:6.2f} ms  longest {taken[-1]:6.2f} ms")
-            if p99 > LIMIT_MS:
-                late.append(path)
         assert self.statuses <= {200, 503}
-        assert not late, f"more than {LIMIT_MS:g} ms for 1 of 100 answers: {late}"
+        assert p99 <= LIMIT_MS, f"one answer in a hundred takes {p99:.1f} ms"
 
 
 def stream_for_ever(port: int) -> None:
@@ -102,17 +101,21 @@ def read_until(reader: Reader, done: Callable[[bool], bool], seconds: float) -> 
         assert time.monotonic() < deadline
 
 
-@pytest.mark.parametrize("kernels", ["warm", "cold"])
-def test_while_a_model_loads(kernels: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kernels", "loads"), [("warm", 12), ("cold", 1)])
+def test_while_a_model_loads(kernels: str, loads: int, tmp_path: Path) -> None:
+    """A warm load is over after some forty answers of each path, so there are several."""
     env = dict(os.environ)
     if kernels == "cold":
         env["IMP_CACHE_DIR"] = str(tmp_path)
-    running, reader = begun(free_port(), env=env)
-    try:
-        read_until(reader, lambda ready: ready, 600)
-        reader.report(f"while the model loads, {kernels} kernel cache")
-    finally:
-        running.stop(60)
+    taken: dict[str, list[float]] = {path: [] for path in PATHS}
+    for _ in range(loads):
+        running, reader = begun(free_port(), env=env)
+        reader.taken = taken
+        try:
+            read_until(reader, lambda ready: ready, 600)
+        finally:
+            running.stop(60)
+    reader.report(f"while the model loads, {kernels} kernel cache, {loads} times")
 
 
 def test_while_the_engine_is_saturated() -> None:
