@@ -296,6 +296,36 @@ def test_thinking_comes_back_as_it_was_signed():
     run(main)
 
 
+def test_g08_10_thinking_and_a_call_come_back_with_the_result():
+    said = 'look</think>\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    tools: Any = [{"name": "f", "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}]
+
+    async def main():
+        async with speaking(said, voice=THINKING, template=OPENS) as server:
+            enabled = {"type": "enabled", "budget_tokens": 150}
+            whole = await server.post(MESSAGES, messages=HI, max_tokens=200, tools=tools, thinking=enabled)
+            blocks = whole.json()["content"]
+            thought, call = blocks
+            assert (thought["type"], thought["thinking"]) == ("thinking", "look") and thought["signature"]
+            assert (call["type"], call["name"], call["input"]) == ("tool_use", "f", {"a": 1})
+            assert whole.json()["stop_reason"] == "tool_use"
+            result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": "42"}]}
+            for content in (blocks, blocks[1:], [{"type": "redacted_thinking", "data": "x"}, *blocks[1:]]):
+                turns = [*HI, {"role": "assistant", "content": content}, result]
+                for thinking in (enabled, {"type": "adaptive"}, {"type": "disabled"}, None):
+                    answer = await server.post(
+                        MESSAGES, messages=turns, max_tokens=200, tools=tools, thinking=thinking
+                    )
+                    assert answer.status_code == 200, answer.text
+                    kinds = [block["type"] for block in answer.json()["content"]]
+                    assert (kinds[0] == "thinking") == (thinking is not None and thinking["type"] != "disabled")
+                shown = server.prompts()[-1]
+                assert "!f a=1" in shown and "<|tool|>42" in shown
+                assert ("(look)" in shown) == (content == blocks)
+
+    run(main)
+
+
 def test_responses_tell_reasoning_as_an_item():
     async def main():
         async with speaking("hm</think>\n\n4", voice=THINKING, template=OPENS) as server:
