@@ -19,4 +19,4 @@ def test_every_forced_call_is_valid(smollm2_path: Path):
         seconds = time.monotonic() - began
     print(f"\n{REQUESTS} requests in {seconds:.0f} s: {dict(sorted(found.items()))}")
     assert found["required valid"] + found["named valid"] == sum(n % 3 < 2 for n in range(REQUESTS))
-    assert set(found) <= {"required valid", "named valid", "strict valid", "strict none"}, found
+    assert set(found) <= {"required valid", "named valid", "strict valid", "strict none", "strict cut off"}, found

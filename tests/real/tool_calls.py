@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jsonschema
@@ -76,11 +76,13 @@ async def _told(client: openai.AsyncOpenAI, model: str, number: int) -> str:
         "tools": tools,
         "tool_choice": choice,
         "parallel_tool_calls": False,
-        "max_tokens": 300 if ask != "strict" else 60,
+        "max_tokens": 300,
         "seed": number,
         "temperature": 0.8,
     }
-    calls = [call async for call in (_streamed(client, asked) if streams else _whole(client, asked))]
+    calls, reason = await (_streamed(client, asked) if streams else _whole(client, asked))
+    if ask == "strict" and reason == "length":
+        return "strict cut off"  # what the limit cut off is told to be that, and is no call
     if not calls:
         return f"{ask} {'none' if ask == 'strict' else 'MISSING'}"
     for name, arguments in calls:
@@ -94,20 +96,23 @@ async def _told(client: openai.AsyncOpenAI, model: str, number: int) -> str:
     return f"{ask} valid"
 
 
-async def _whole(client: openai.AsyncOpenAI, asked: dict[str, Any]) -> AsyncIterator[tuple[str, str]]:
+async def _whole(client: openai.AsyncOpenAI, asked: dict[str, Any]) -> tuple[list[tuple[str, str]], str | None]:
+    """Names and arguments of the calls, and the finish reason."""
     choice = (await client.chat.completions.create(**asked)).choices[0]
-    for call in choice.message.tool_calls or []:
-        yield call.function.name, call.function.arguments
+    calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or []]
+    return calls, choice.finish_reason
 
 
-async def _streamed(client: openai.AsyncOpenAI, asked: dict[str, Any]) -> AsyncIterator[tuple[str, str]]:
+async def _streamed(client: openai.AsyncOpenAI, asked: dict[str, Any]) -> tuple[list[tuple[str, str]], str | None]:
     """Joined by hand: the SDK's helper raises for a text that a limit cut off beside a strict tool."""
     calls: list[list[str]] = []
+    reason = None
     async for chunk in await client.chat.completions.create(**asked, stream=True):
-        for call in chunk.choices[0].delta.tool_calls or []:
+        choice = chunk.choices[0]
+        reason = choice.finish_reason or reason
+        for call in choice.delta.tool_calls or []:
             if call.id:
                 assert call.index == len(calls)
                 calls.append([call.function.name, ""])
             calls[call.index][1] += call.function.arguments or ""
-    for name, arguments in calls:
-        yield name, arguments
+    return [(name, arguments) for name, arguments in calls], reason
