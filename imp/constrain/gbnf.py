@@ -124,16 +124,6 @@ class _Parser(Scanner):
         self.used.setdefault(name, start)
         return e.Reference(name)
 
-    def quantified(self, item: Expr) -> Expr:
-        """With the quantifiers that follow; several apply one after the other."""
-        for _ in range(e.MAX_NESTING):
-            self.skip()
-            bounds = self.quantifier()
-            if bounds is None:
-                return item
-            item = e.Repeat(item, *bounds)
-        raise self.refused(Code.TOO_LARGE, self.at, f"nesting of more than {e.MAX_NESTING} quantifiers")
-
     def quantifier(self) -> tuple[int, int] | None:
         for sign, bounds in (("*", (0, UNBOUNDED)), ("+", (1, UNBOUNDED)), ("?", (0, 1))):
             if self.take(sign):

@@ -204,15 +204,6 @@ class _Parser(Scanner):
             raise self.invalid(start, f"{name[:40]} is no token of this model")
         return e.Token(data)
 
-    def quantified(self, item: Expr) -> Expr:
-        for _ in range(e.MAX_NESTING):
-            self.skip()
-            bounds = self.quantifier()
-            if bounds is None:
-                return item
-            item = e.Repeat(item, *bounds)
-        raise self.refused(Code.TOO_LARGE, self.at, f"nesting of more than {e.MAX_NESTING} quantifiers")
-
     def quantifier(self) -> tuple[int, int] | None:
         if _DEFINITION.match(self.text, self.at):  # `?name:` is the next rule
             return None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import string
 
+from . import expr as e
 from .errors import Code, ConstraintError
+from .expr import Expr
 
 MAX_GRAMMAR = 1 << 20  # characters
 MAX_DIGITS = 9  # of a number: counters are int32
@@ -73,3 +75,17 @@ class Scanner:
         if len(digits) < count or not all(char in string.hexdigits for char in digits) or int(digits, 16) > 0x10FFFF:
             raise self.invalid(start, "bad hexadecimal escape")
         return int(digits, 16)
+
+    def quantified(self, item: Expr) -> Expr:
+        """With the quantifiers that follow; several apply one after the other."""
+        for _ in range(e.MAX_NESTING):
+            self.skip()
+            bounds = self.quantifier()
+            if bounds is None:
+                return item
+            item = e.Repeat(item, *bounds)
+        raise self.refused(Code.TOO_LARGE, self.at, f"nesting of more than {e.MAX_NESTING} quantifiers")
+
+    def quantifier(self) -> tuple[int, int] | None:
+        """The bounds of the quantifier that is next, consumed; None: there is none. Each notation has its own."""
+        return None

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from imp.chat.pooling import EmbeddingRequest
+from imp.http.dialects.generation import prompts
 from imp.http.dialects.openai_chat import Header
 from imp.http.dialects.shared import Conversation
-from imp.http.errors import bad_request
-from imp.http.fields import Field, Kind, Status, parse, wrong
+from imp.http.fields import Field, Kind, Status, parse
 
 FIELDS = (
     Field("model", Kind.STRING, doc="Absent: the served model."),
@@ -49,29 +49,12 @@ def read(body: Mapping[str, Any], max_items: int) -> Ask:
     """The body of a request. ApiError 400 naming the field that is wrong."""
     parsed = parse(body, FIELDS)
     wanted = EmbeddingRequest(
-        inputs(parsed["input"], max_items),
+        prompts(parsed["input"], "input", max_items),
         parsed["dimensions"],
         parsed["add_special_tokens"],
         parsed["truncate_prompt_tokens"],
     )
     return Ask(wanted, parsed["model"], parsed["encoding_format"] == "base64", parsed.ignored)
-
-
-def inputs(value: str | list[Any], max_items: int) -> tuple[str | tuple[int, ...], ...]:
-    """A string, an array of strings, token ids, or an array of arrays of token ids; none may be empty."""
-    if isinstance(value, str) or (value and all(type(item) is int for item in value)):
-        value = [value]
-    if not value or len(value) > max_items:
-        raise bad_request("input", f'"input" must hold 1 to {max_items} inputs, not {len(value)}.')
-    return tuple(_input(item, "input" if len(value) == 1 else f"input[{i}]") for i, item in enumerate(value))
-
-
-def _input(item: Any, path: str) -> str | tuple[int, ...]:
-    if isinstance(item, str) and item:
-        return item
-    if isinstance(item, list) and item and all(type(token) is int for token in item):
-        return tuple(item)
-    raise wrong(path, "text or token ids, not empty", item)
 
 
 class Writer:

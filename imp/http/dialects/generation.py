@@ -132,3 +132,22 @@ def check_stream_options(parsed: Parsed) -> tuple[bool, bool]:
     if not parsed["stream"]:
         raise ApiError(400, "invalid_value", '"stream_options" needs "stream" to be true.', "stream_options")
     return given["include_usage"], given["continuous_usage_stats"]
+
+
+def prompts(value: str | list[Any], name: str, max_items: int) -> tuple[str | tuple[int, ...], ...]:
+    """A string, an array of strings, token ids, or an array of arrays of token ids; none may be empty.
+
+    name: the field. ApiError 400."""
+    if isinstance(value, str) or (value and all(type(item) is int for item in value)):
+        value = [value]
+    if not value or len(value) > max_items:
+        raise bad_request(name, f'"{name}" must hold 1 to {max_items} {name}s, not {len(value)}.')
+    return tuple(_prompt(item, name if len(value) == 1 else f"{name}[{i}]") for i, item in enumerate(value))
+
+
+def _prompt(item: Any, path: str) -> str | tuple[int, ...]:
+    if isinstance(item, str) and item:
+        return item
+    if isinstance(item, list) and item and all(type(token) is int for token in item):
+        return tuple(item)
+    raise wrong(path, "text or token ids, not empty", item)

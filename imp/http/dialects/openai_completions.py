@@ -17,6 +17,7 @@ from imp.http.dialects.generation import (
     STREAMING,
     check_stream_options,
     options,
+    prompts,
 )
 from imp.http.dialects.openai_chat import Header
 from imp.http.dialects.shared import (
@@ -98,7 +99,7 @@ def read(body: Mapping[str, Any], max_items: int) -> Ask:
     )
     if best_of is not None and best_of > n:
         chosen = replace(chosen, n=best_of, logprobs=parsed["logprobs"] or 0)
-    given = prompts(parsed["prompt"], max_items)
+    given = prompts(parsed["prompt"], "prompt", max_items)
     completion = CompletionRequest(given, chosen, parsed["add_special_tokens"], parsed["suffix"])
     return Ask(
         completion,
@@ -119,23 +120,6 @@ def read(body: Mapping[str, Any], max_items: int) -> Ask:
 def _prompt_logprobs(asked: int | None, logprobs: int | None, echo: bool) -> int | None:
     """Echoed prompts report the same alternatives as the output does."""
     return max(asked or 0, logprobs) if echo and logprobs is not None else asked
-
-
-def prompts(value: str | list[Any], max_items: int) -> tuple[str | tuple[int, ...], ...]:
-    """A string, an array of strings, token ids, or an array of arrays of token ids; none may be empty."""
-    if isinstance(value, str) or (value and all(type(item) is int for item in value)):
-        value = [value]
-    if not value or len(value) > max_items:
-        raise bad_request("prompt", f'"prompt" must hold 1 to {max_items} prompts, not {len(value)}.')
-    return tuple(_prompt(item, "prompt" if len(value) == 1 else f"prompt[{i}]") for i, item in enumerate(value))
-
-
-def _prompt(item: Any, path: str) -> str | tuple[int, ...]:
-    if isinstance(item, str) and item:
-        return item
-    if isinstance(item, list) and item and all(type(token) is int for token in item):
-        return tuple(item)
-    raise wrong(path, "text or token ids, not empty", item)
 
 
 class Writer:
