@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,14 @@ import pytest
 
 from imp.models import Unreachable
 from tests import realmodel
+
+
+@pytest.fixture(scope="session")
+def kernel_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where compiled kernels lie, kept between runs (they cannot be stale); pytest may run without its cache."""
+    if (kept := getattr(request.config, "cache", None)) is not None:
+        return Path(kept.mkdir("kernels"))
+    return Path(os.environ.get("IMP_CACHE_DIR") or tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ from tests.text import toys
 
 
 @pytest.fixture(scope="session")
-def code_folder(request: pytest.FixtureRequest) -> Path:
-    return Path(request.config.cache.mkdir("kernels"))
+def code_folder(kernel_folder: Path) -> Path:
+    return kernel_folder
 
 
 @pytest.fixture(scope="session")

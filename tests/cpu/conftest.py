@@ -1,4 +1,4 @@
-"""Compiled kernels kept between runs (their cache cannot be stale), and threads to run them."""
+"""Compiled kernels, and threads to run them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from imp.cpu.cache import CompiledKernels
 from imp.cpu.simd import detect
 from imp.cpu.threads import Threads
 from tests.cpu.harness import Workbench
-
-
-@pytest.fixture(scope="session")
-def kernel_folder(request: pytest.FixtureRequest) -> Path:
-    return Path(request.config.cache.mkdir("kernels"))
 
 
 @pytest.fixture(scope="session", params=sorted({detect(), "portable"}))

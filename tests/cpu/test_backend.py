@@ -26,8 +26,8 @@ REAL = StepLimits(tokens=256, rows=8, logit_rows=256, context=512, blocks=80)
 
 
 @pytest.fixture(scope="module")
-def folder(request: pytest.FixtureRequest) -> Path:
-    return Path(request.config.cache.mkdir("kernels"))
+def folder(kernel_folder: Path) -> Path:
+    return kernel_folder
 
 
 def loaded(folder: Path, model, limits: StepLimits, threads: int = 2, features: str | None = None) -> CpuBackend:

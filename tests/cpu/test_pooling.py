@@ -78,8 +78,8 @@ def generating(id: str, prompt: Sequence[int], tokens: int = 30) -> Request:
 
 
 @pytest.fixture(scope="module")
-def folder(request: pytest.FixtureRequest) -> Path:
-    return Path(request.config.cache.mkdir("kernels"))
+def folder(kernel_folder: Path) -> Path:
+    return kernel_folder
 
 
 @pytest.mark.parametrize("name", NAMES)

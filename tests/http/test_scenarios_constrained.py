@@ -43,8 +43,8 @@ def compiler(code_folder: Path) -> Compiler:
 
 
 @pytest.fixture
-def made(request: pytest.FixtureRequest) -> Compiler:
-    found = compiler(Path(request.config.cache.mkdir("kernels")))
+def made(kernel_folder: Path) -> Compiler:
+    found = compiler(kernel_folder)
     found.warm()
     return found
 
