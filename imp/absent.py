@@ -46,7 +46,6 @@ KEYS = (
     Absent("rope.scaling", _ROPE),
     Absent("rope.factor", _ROPE),
     Absent("rope.orig_ctx", _ROPE),
-    Absent("server.prefix_pin_budget_pct", "pinned prompts"),
     Absent("server.recurrent_snapshot_mb", _RECURRENT, (0,)),
     Absent("server.recurrent_snapshot_host_mb", _RECURRENT, (0,)),
     Absent("server.agent_scan_limit", "agent prompt scan"),

@@ -168,6 +168,7 @@ def scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits, sett
         eos_ids=tokenizer.eos_ids,
         jump_ahead=settings.constrained.jump_ahead,
         prompt_cap=settings.runtime.prefill_chunk_decode_cap,
+        pin_budget=memory.blocks * settings.server.prefix_pin_budget_pct // 100,
     )
 
 

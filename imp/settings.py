@@ -174,6 +174,12 @@ class Server:
         "strict", "strict: an unknown model name is a 404; lenient: any name is served", choices=("strict", "lenient")
     )
     prefix_cache: bool = setting(True, "reuse the computed start of earlier prompts")
+    prefix_pin_budget_pct: int = setting(
+        25,
+        "share of the KV memory for prompts that clients want kept, in percent; the oldest go first",
+        low=0,
+        high=100,
+    )
     model_swap: bool = setting(True, "a request that names another model of the models dir loads it instead")
     model_swap_drain_ms: int = setting(60000, "a model swap, and SIGTERM, wait so long for running requests", low=0)
     sse_ping_seconds: float = setting(15.0, "a silent stream sends a comment this often; 0: never", low=0)

@@ -140,7 +140,7 @@ class Request:
     priority: int = 0  # lower is more urgent
     constraint: CompiledGrammar | None = None
     salt: bytes = b""  # adapter, media, tenant: whatever makes equal tokens mean different KV
-    pin: str | None = None  # keep this prompt's blocks under this name
+    pin: int = 0  # leading tokens of the prompt whose KV is kept for later requests, as far as the budget for it goes
     pool: Pool | None = None  # numbers about the prompt are wanted, no tokens: limits.max_tokens is 0 then
     arrived: float = 0.0  # time.monotonic() at the door
 
@@ -323,9 +323,13 @@ class Row:
         return request.sampling.prompt_logprobs is not None and self.start < len(request.prompt) - 1
 
 
+Copy = tuple[int, int]  # KV block to copy from, and to
+
+
 @dataclass(slots=True)
 class Batch:
     rows: list[Row]
+    copies: list[Copy] = field(default_factory=list)  # made in this order before anything is computed
 
 
 @dataclass(slots=True)

@@ -332,7 +332,7 @@ class CpuBackend:
         self._logits = np.zeros((limits.logit_rows, model.vocab), np.float32)
         self._hidden = np.zeros((limits.tokens, _stride(model.hidden) // 4), np.float32)
         self._columns, self._pooled = model.hidden, 0
-        planes = self._planes(model, limits)
+        planes, self._blocks = self._planes(model, limits)
         recorder = Recorder(limits, self.thread_count, planes, self._logits, element_of(model), self._hidden)
         model.forward(recorder)
         self._arena = Arena(sum(packed.size for packed in recorder.weights.values()))
@@ -343,13 +343,21 @@ class CpuBackend:
         self._sampler = Sampler(self.kernels)
         self._threads = Threads(self.thread_count, self.kernels)
 
-    def _planes(self, model: Model, limits: StepLimits) -> list[tuple[int, int]]:
-        planes, start = [], self._kv.ctypes.data
+    def _planes(self, model: Model, limits: StepLimits) -> tuple[list[tuple[int, int]], list[np.ndarray]]:
+        """Where each layer's part of the KV cache begins, the bytes of a block in it, and the part, [blocks, bytes]."""
+        planes, blocks, start = [], [], 0
         for layer in model.kv_layers:
             block_bytes = element_of(model).block_bytes(layer, KV_BLOCK)
-            planes.append((start, block_bytes))
-            start += block_bytes * limits.blocks
-        return planes
+            planes.append((self._kv.ctypes.data + start, block_bytes))
+            after = start + block_bytes * limits.blocks
+            blocks.append(self._kv[start:after].reshape(limits.blocks, block_bytes))
+            start = after
+        return planes, blocks
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        for plane in self._blocks:
+            for source, target in copies:
+                plane[target] = plane[source]
 
     def run(self, inputs: StepInputs) -> np.ndarray:
         assert self._threads, "load comes first"
@@ -383,7 +391,7 @@ class CpuBackend:
             return
         self._threads.close()
         self._threads = None
-        del self._program, self._arena, self._kv, self._logits, self._hidden
+        del self._program, self._arena, self._blocks, self._kv, self._logits, self._hidden
 
 
 def _cores() -> int:

@@ -13,6 +13,7 @@ backend loses by requantising them must stay below what their own format lost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -154,6 +155,9 @@ class Backend(Protocol):
 
     def kv_block_bytes(self, model: Model, block_size: int) -> int:
         """Device bytes of one block over all layers, K and V."""
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """KV of all layers from block to block, in this order."""
 
     def run(self, inputs: Any) -> np.ndarray:
         """One step (inputs.StepInputs): KV of every position is stored; returns float32 logits [R, vocab], which stay

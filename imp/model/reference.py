@@ -6,6 +6,7 @@ Executes each call at once. Dequantised weights are kept, so a second step is on
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -66,6 +67,12 @@ class ReferenceBackend:
     def kv_block_bytes(self, model: Model, block_size: int) -> int:
         item = np.dtype(self.dtype).itemsize
         return sum(2 * block_size * kv.kv_heads * kv.head_dim * item for kv in model.kv_layers)
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        size = self.limits.block_size
+        for plane in (*self.keys, *self.values):
+            for source, target in copies:
+                plane[target * size : (target + 1) * size] = plane[source * size : (source + 1) * size]
 
     def run(self, inputs: StepInputs) -> np.ndarray:
         self.inputs = inputs

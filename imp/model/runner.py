@@ -26,6 +26,8 @@ class ModelRunner:
         self.watch("pack")
         inputs = pack(batch, self.block_size)
         self.watch("forward")
+        if batch.copies:
+            self.backend.copy_blocks(batch.copies)
         logits = self.backend.run(inputs)
         self.watch("sample")
         results = self._draw(batch, logits) if len(logits) else [RowResult([]) for _ in batch.rows]

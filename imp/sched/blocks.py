@@ -1,13 +1,17 @@
-"""Who owns which KV block. Knows numbers and hashes, never arrays.
+"""Who owns which KV block, and what lies in it. Knows numbers, hashes and tokens, never arrays.
 
 A block is in exactly one of three states:
 
     held     refs > 0, in no queue
-    cached   refs == 0, has a hash, waits in `idle` until it is evicted or revived
-    blank    refs == 0, no hash, waits in `idle`
+    cached   refs == 0, its content is known, waits in `idle` until it is evicted or revived
+    blank    refs == 0, without content, lies in `blank`
 
-`idle` is ordered oldest first, so taking from its front evicts the least recently used. A sequence hands its blocks
-back last block first, so a continuation is always evicted before the prefix it hangs on.
+Known blocks form trees: each goes on from the block before it, the first ones from their salt. Whoever holds a known
+block holds the one before it too, because equal blocks become one as soon as they are full (`publish`). So a block is
+never idle before those behind it are, and since blocks are handed back last one first, `idle`, oldest first, always has
+a leaf of the trees at its front: what is evicted is what was used least recently, and never what something hangs on.
+
+A hash only finds a block; what is taken from the cache was compared token by token, up to the salt.
 """
 
 from __future__ import annotations
@@ -15,7 +19,11 @@ from __future__ import annotations
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
+
+SIBLINGS = 16  # continuations of one block that are looked at for a common beginning, latest first
 
 
 def chain(tokens: list[int], size: int, salt: bytes, known: list[bytes]) -> list[bytes]:
@@ -34,6 +42,26 @@ def chain(tokens: list[int], size: int, salt: bytes, known: list[bytes]) -> list
     return known
 
 
+def common(first: list[int], second: list[int]) -> int:
+    """How many leading tokens two lists share."""
+    count = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+@dataclass(slots=True)
+class Content:
+    """What is known of a block."""
+
+    tokens: list[int]  # of its computed positions
+    before: int | bytes  # the block it goes on from; of a first block the salt
+    hash: bytes | None = None  # None: it is not full
+    behind: dict[int, None] = field(default_factory=dict)  # known blocks that go on from it, latest last
+
+
 class BlockPool:
     """`count` blocks of `size` positions each. Belongs to the engine thread."""
 
@@ -41,18 +69,24 @@ class BlockPool:
         self.count = count
         self.size = size
         self.refs = [0] * count
-        self.hash: list[bytes | None] = [None] * count
+        self.content: list[Content | None] = [None] * count
         self.by_hash: dict[bytes, int] = {}
         # not a dict: taking from the front must be O(1)
-        self.idle: OrderedDict[int, None] = OrderedDict.fromkeys(range(count))
-        self.pins: dict[str, list[int]] = {}
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        self.blank = list(reversed(range(count)))
+        self.pins: OrderedDict[int, list[int]] = OrderedDict()  # by their last block, oldest first
         self._pin_refs: Counter[int] = Counter()
-        self.reclaimable = 0  # blocks in the cached state
+        self.known = 0  # blocks whose content is known, whoever holds them
         self.evictions = 0
 
     @property
     def available(self) -> int:
         """Blocks that take() could hand out now."""
+        return len(self.idle) + len(self.blank)
+
+    @property
+    def reclaimable(self) -> int:
+        """Blocks in the cached state."""
         return len(self.idle)
 
     @property
@@ -64,34 +98,116 @@ class BlockPool:
     def live(self) -> int:
         """Blocks held by a sequence, those that are pinned as well included."""
         refs = self.refs
-        return self.count - len(self.idle) - sum(refs[b] == pins for b, pins in self._pin_refs.items())
+        return self.count - self.available - sum(refs[b] == pins for b, pins in self._pin_refs.items())
 
     # -- the prefix cache -------------------------------------------------------------------------
 
-    def match(self, hashes: list[bytes]) -> list[int]:
-        """The longest run of leading blocks still known. Holds nothing; share() keeps them."""
-        found, by_hash = [], self.by_hash
-        for h in hashes:
-            block = by_hash.get(h)
-            if block is None:
+    def match(self, hashes: list[bytes], tokens: list[int], salt: bytes) -> list[int]:
+        """The longest run of leading blocks still known. Holds nothing; share() keeps them.
+
+        hashes: of the blocks wanted.   tokens: theirs, and any that follow.
+        """
+        found, size = [], self.size
+        before: int | bytes = salt
+        for i, h in enumerate(hashes):
+            block = self.by_hash.get(h)
+            if block is None or not self._holds(block, tokens[i * size : (i + 1) * size], before):
                 break
             found.append(block)
+            before = block
         return found
 
-    def publish(self, block: int, h: bytes) -> None:
-        """Offer a held block's content to later requests. An equal block that is known already stays the known one."""
-        if h not in self.by_hash:
+    def beginning(self, before: int, tokens: list[int]) -> tuple[int, int] | None:
+        """(block, rows): the known block behind `before` that shares most leading tokens, and how many; None: none."""
+        there = self.content[before]
+        best = None
+        for block in islice(reversed(there.behind), SIBLINGS) if there else ():
+            content = self.content[block]
+            assert content is not None
+            rows = common(content.tokens, tokens)
+            if rows > (best[1] if best else 0):
+                best = block, rows
+        return best
+
+    def publish(self, block: int, h: bytes, tokens: list[int], before: int | bytes) -> int:
+        """Offer a full block to later requests. Returns the block to hold from now on: this one, or an equal one that
+        was known already and is held in its place."""
+        if not self._reaches(before):
+            return block
+        known, own = self.by_hash.get(h), self.content[block]
+        if known == block:
+            return block
+        if known is None:
+            if own is None:
+                self._know(block, Content(tokens, before, h))
+            else:  # it was offered while it filled
+                own.tokens, own.hash = tokens, h
             self.by_hash[h] = block
-            self.hash[block] = h
+            return block
+        if not self._holds(known, tokens, before):
+            return block
+        self.share([known])
+        self._forget(block)
+        self.release([block])
+        return known
+
+    def offer(self, block: int, tokens: list[int], before: int) -> None:
+        """Offer the first positions of a held block that is not full; they may be copied, never shared."""
+        own = self.content[block]
+        if own is not None:
+            own.tokens = tokens
+        elif self._reaches(before):
+            there = self.beginning(before, tokens)
+            if there is None or there[1] < len(tokens):
+                self._know(block, Content(tokens, before))
 
     def reset(self) -> None:
-        """Forget every hash and every pin; blocks held by sequences stay theirs."""
-        for name in list(self.pins):
-            self.unpin(name)
-        for block in self.by_hash.values():
-            self.hash[block] = None
-        self.by_hash.clear()
-        self.reclaimable = 0
+        """Forget all content and every pin; blocks held by sequences stay theirs."""
+        while self.unpin_oldest():
+            pass
+        for block in range(self.count):
+            self._forget(block)
+
+    def _holds(self, block: int, tokens: list[int], before: int | bytes) -> bool:
+        content = self.content[block]
+        return content is not None and content.before == before and content.tokens == tokens
+
+    def _reaches(self, before: int | bytes) -> bool:
+        """Whether what goes on from there could ever be found."""
+        if isinstance(before, bytes):
+            return True
+        content = self.content[before]
+        return content is not None and content.hash is not None
+
+    def _know(self, block: int, content: Content) -> None:
+        self.content[block] = content
+        self.known += 1
+        before = content.before
+        if isinstance(before, int):
+            there = self.content[before]
+            assert there is not None
+            there.behind[block] = None
+
+    def _forget(self, block: int) -> None:
+        """Take a block's content out of the cache, and with it what hangs on it."""
+        content = self.content[block]
+        if content is None:
+            return
+        if isinstance(content.before, int) and (there := self.content[content.before]):
+            del there.behind[block]
+        lost = [block]
+        while lost:
+            block = lost.pop()
+            content = self.content[block]
+            assert content is not None
+            lost += content.behind
+            if content.hash is not None:
+                del self.by_hash[content.hash]
+            self.content[block] = None
+            self.known -= 1
+            if block in self.idle:
+                del self.idle[block]
+                self.blank.append(block)
 
     # -- holding and releasing --------------------------------------------------------------------
 
@@ -105,24 +221,18 @@ class BlockPool:
         for b in blocks:
             if self.refs[b] == 0:
                 del self.idle[b]
-                self.reclaimable -= self.hash[b] is not None
             self.refs[b] += 1
 
     def take(self, count: int) -> list[int] | None:
         """`count` blocks with one holder and no content, or None (and nothing changed) where there are too few."""
-        if count > len(self.idle):
+        if count > self.available:
             return None
-        taken = []
-        for _ in range(count):
-            b, _ = self.idle.popitem(last=False)
-            h = self.hash[b]
-            if h is not None:
-                del self.by_hash[h]
-                self.hash[b] = None
-                self.reclaimable -= 1
-                self.evictions += 1
+        while len(self.blank) < count:
+            self._forget(next(iter(self.idle)))
+            self.evictions += 1
+        taken = [self.blank.pop() for _ in range(count)]
+        for b in taken:
             self.refs[b] = 1
-            taken.append(b)
         return taken
 
     def release(self, blocks: list[int]) -> None:
@@ -130,35 +240,43 @@ class BlockPool:
         for b in reversed(blocks):
             self.refs[b] -= 1
             if self.refs[b] == 0:
-                self.idle[b] = None
-                self.reclaimable += self.hash[b] is not None
+                if self.content[b] is None:
+                    self.blank.append(b)
+                else:
+                    self.idle[b] = None
 
     # -- pins -------------------------------------------------------------------------------------
 
-    def pin(self, name: str, blocks: list[int]) -> None:
-        """Keep known blocks under a name; what the name held before is let go."""
-        self.share(blocks)
-        self.unpin(name)
-        self.pins[name] = list(blocks)
-        self._pin_refs.update(blocks)
+    def pin(self, blocks: list[int], budget: int) -> None:
+        """Keep leading blocks of a prompt, `budget` of them at most; the oldest pins go where all together are more.
 
-    def unpin(self, name: str) -> None:
-        """Let go of a name's blocks. A name nobody pinned is none of anyone's business."""
-        blocks = self.pins.pop(name, [])
+        A pin that is a part of this one is spent with it.
+        """
+        blocks = blocks[:budget]
+        if not blocks:
+            return
+        self.share(blocks)
+        for block in blocks:
+            self._unpin(block)
+        self.pins[blocks[-1]] = blocks
+        self._pin_refs.update(blocks)
+        while len(self._pin_refs) > budget:
+            self.unpin_oldest()
+
+    def unpin_oldest(self) -> bool:
+        """Let go of the oldest pin; False: there is none."""
+        if not self.pins:
+            return False
+        self._unpin(next(iter(self.pins)))
+        return True
+
+    def _unpin(self, last: int) -> None:
+        blocks = self.pins.pop(last, [])
         for b in blocks:
             self._pin_refs[b] -= 1
             if not self._pin_refs[b]:
                 del self._pin_refs[b]
         self.release(blocks)
-
-    def pinned_prefix(self, hashes: list[bytes]) -> int:
-        """How many leading blocks of this chain are pinned, and so can be shared at any time."""
-        length = 0
-        for b in self.match(hashes):
-            if b not in self._pin_refs:
-                break
-            length += 1
-        return length
 
     # -- for tests and after failures -------------------------------------------------------------
 
@@ -169,8 +287,20 @@ class BlockPool:
             for b in blocks:
                 held[b] += 1
         assert held == self.refs, "a block is leaked or was freed twice"
-        assert len(self.idle) == held.count(0) and not any(held[b] for b in self.idle), "idle queue and refs disagree"
-        assert all(self.hash[b] == h for h, b in self.by_hash.items()), "a hash points to a block of other content"
-        assert len(self.by_hash) == self.count - self.hash.count(None), "a block has a hash nobody can find"
-        assert self.reclaimable == sum(held[b] == 0 for b in self.by_hash.values()), "reclaimable blocks are miscounted"
+        known = {b: content for b, content in enumerate(self.content) if content is not None}
+        assert set(self.idle) == {b for b in known if not held[b]}, "idle queue, refs and contents disagree"
+        free = {b for b in range(self.count) if not held[b] and b not in known}
+        assert len(self.blank) == len(free) and set(self.blank) == free, "blank blocks are miscounted"
+        full = {content.hash: b for b, content in known.items() if content.hash is not None}
+        assert self.by_hash == full and self.known == len(known), "a hash points to a block of other content"
+        for b, content in known.items():
+            assert (len(content.tokens) == self.size) == (content.hash is not None), "a block is full, or it is not"
+            if isinstance(content.before, int):
+                assert b in known[content.before].behind, "a block hangs on one that does not know it"
+            assert all(known[c].before == b for c in content.behind), "a block knows one that does not hang on it"
+            assert content.hash is not None or not content.behind, "something hangs on a block that is not full"
         assert self._pin_refs == Counter(b for blocks in self.pins.values() for b in blocks), "pins are miscounted"
+        seen: set[int] = set()
+        for b in self.idle:
+            assert seen.issuperset(known[b].behind), "a block would be evicted before those behind it"
+            seen.add(b)

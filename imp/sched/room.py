@@ -1,9 +1,21 @@
-"""What a sequence can share with others, and how long it could ever get. Pure functions of a pool and a sequence."""
+"""What a sequence can share with others, and how long it could ever get. Functions of a pool and a sequence."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from imp.sched.blocks import BlockPool, chain
 from imp.types import Pool, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What of a sequence's tokens is in the prefix cache: whole blocks, and the first `rows` positions of `source`,
+    which goes on like the sequence does and can be copied."""
+
+    blocks: list[int]
+    source: int = -1
+    rows: int = 0
 
 
 def hashes_of(pool: BlockPool, seq: Sequence) -> list[bytes]:
@@ -30,9 +42,36 @@ def shareable(pool: BlockPool, seq: Sequence) -> list[bytes]:
     return hashes_of(pool, seq)[: (len(seq.tokens) - 1) // pool.size]
 
 
-def room(pool: BlockPool, seq: Sequence) -> int:
-    """Positions this sequence can have at most: all blocks but those pinned, and the pinned ones it can share."""
-    blocks = pool.count - pool.pinned
-    if pool.pinned:
-        blocks += pool.pinned_prefix(shareable(pool, seq))
-    return blocks * pool.size
+def find(pool: BlockPool, seq: Sequence, wanted: list[bytes]) -> Found:
+    """What of the blocks `wanted`, and of the block after them, the cache has. A prompt that shares no whole block
+    shares nothing: every prompt begins like some other one."""
+    blocks = pool.match(wanted, seq.tokens, seq.request.salt)
+    if not blocks:
+        return Found(blocks)
+    at = len(blocks) * pool.size
+    begun = pool.beginning(blocks[-1], seq.tokens[at : min(at + pool.size, len(seq.tokens) - 1)])
+    return Found(blocks, *begun) if begun else Found(blocks)
+
+
+def publish(pool: BlockPool, seq: Sequence) -> None:
+    """Offer what has been computed of a sequence to later ones: its full blocks."""
+    size, full = pool.size, seq.computed // pool.size
+    if full <= seq.published:
+        return
+    hashes, blocks = hashes_of(pool, seq), seq.blocks
+    for i in range(seq.published, full):
+        before = blocks[i - 1] if i else seq.request.salt
+        blocks[i] = pool.publish(blocks[i], hashes[i], seq.tokens[i * size : (i + 1) * size], before)
+    seq.published = full
+
+
+def offer_rest(pool: BlockPool, seq: Sequence) -> None:
+    """Offer the computed positions behind the last full block, for copying."""
+    at = seq.published * pool.size
+    if at < seq.computed < at + pool.size and seq.published:
+        pool.offer(seq.blocks[seq.published], seq.tokens[at : seq.computed], seq.blocks[seq.published - 1])
+
+
+def room(pool: BlockPool) -> int:
+    """Positions a sequence can have at most; pins give way to it."""
+    return pool.count * pool.size

@@ -26,11 +26,12 @@ from collections.abc import Callable, Iterator
 
 from imp.sched.blocks import BlockPool
 from imp.sched.output import DeadEnd, End, accept, account, collect_prompt_logprobs, confirmed, release
-from imp.sched.room import hashes_of, reads_cache, room, shareable
+from imp.sched.room import Found, find, hashes_of, offer_rest, publish, reads_cache, room, shareable
 from imp.sched.shares import shares
 from imp.sched.stats import Counters, Stats, snapshot
 from imp.types import (
     Batch,
+    Copy,
     Decoder,
     Event,
     Failed,
@@ -62,6 +63,7 @@ class Scheduler:
     max_tokens: positions per step.                         max_logit_rows: positions per step that want logits.
     jump_ahead: tokens that a constraint leaves no choice about are verified in one step, as guesses.
     prompt_cap: positions of prompts in a step that has decode rows, so that a long prompt never holds up the others.
+    pin_budget: blocks that pins may keep.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Scheduler:
         eos_ids: frozenset[int] = frozenset(),
         jump_ahead: bool = True,
         prompt_cap: int | None = None,
+        pin_budget: int = 0,
     ) -> None:
         if not 1 <= max_rows <= min(max_tokens, max_logit_rows):
             raise ValueError("max_rows must be at least 1 and at most max_tokens and max_logit_rows")
@@ -88,11 +91,13 @@ class Scheduler:
         self.eos_ids = eos_ids
         self.jump_ahead = jump_ahead
         self.prompt_cap = max_tokens if prompt_cap is None else prompt_cap
+        self.pin_budget = pin_budget
         self.waiting: list[Sequence] = []  # both sorted by rank
         self.running: list[Sequence] = []
         self._live: dict[str, int] = {}  # request id -> sequences that have not ended
         self._ticks = 0
         self._in_step = False
+        self._copied: list[tuple[Sequence, Copy]] = []  # of the step in progress
         self._counters = Counters()
 
     # -- requests in, requests out ----------------------------------------------------------------
@@ -131,10 +136,6 @@ class Scheduler:
         started = any(seq.started for seq in waiting) or len(waiting) < self._live.get(request_id, 0)
         return [] if started or not waiting else [self._fail(request_id, code, message)]
 
-    def unpin(self, name: str) -> None:
-        """Let the blocks pinned under this name be evicted again."""
-        self.pool.unpin(name)
-
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prompts and pins. False, and nothing is done, while any sequence holds blocks."""
         if self.running:
@@ -152,6 +153,7 @@ class Scheduler:
         if not running and not self.waiting:
             return None
         were_running = len(running)
+        self._copied = []
         rows = self._decode_rows_of_step()
         decode_rows, budget = len(rows), self.max_tokens - sum(row.count for row in rows)
         if decode_rows:
@@ -168,7 +170,7 @@ class Scheduler:
                 row.seq.scheduled_at = now
         self._counters.step(sum([row.count for row in rows]), decode_rows, len(rows) - decode_rows)
         self._in_step = True
-        return Batch(rows)
+        return Batch(rows, [copy for _, copy in self._copied])
 
     def apply(self, batch: Batch, results: list[RowResult], now: float) -> list[Event]:
         """Take in what a step computed. Should it raise, call fail() with the same batch."""
@@ -189,7 +191,7 @@ class Scheduler:
                 events.append(PromptLogprobs(seq.request.id, seq.index, tuple(seq.prompt_logprobs)))
             if not row.reaches_end:
                 seq.computed = row.start + row.count
-                self._publish(seq)
+                publish(self.pool, seq)
             elif not seq.request.limits.max_tokens:
                 seq.computed = row.start + row.count
                 self._prompt_is_there(seq)
@@ -197,7 +199,7 @@ class Scheduler:
             elif result.late:
                 seq.computed = len(seq.tokens) - 1
                 seq.draft = []
-                self._publish(seq)
+                publish(self.pool, seq)
             else:
                 self._take_tokens(row, result, now, events)
         self._in_step = False
@@ -206,6 +208,8 @@ class Scheduler:
     def fail(self, batch: Batch, code: str, message: str) -> list[Event]:
         """Instead of apply(), or after it raised: every request of the batch fails, the others go on."""
         self._in_step = False
+        for seq, _ in self._copied:  # it is not known whether the copies were made
+            seq.computed = min(seq.computed, seq.published * self.pool.size)
         request_ids = dict.fromkeys(row.seq.request.id for row in batch.rows)
         return [self._fail(request_id, code, message) for request_id in request_ids]
 
@@ -230,7 +234,7 @@ class Scheduler:
         live: dict[str, int] = {}
         for seq in everyone:
             live[seq.request.id] = live.get(seq.request.id, 0) + 1
-            assert len(seq.tokens) < room(self.pool, seq), "a sequence can never be computed"
+            assert len(seq.tokens) < room(self.pool), "a sequence can never be computed"
             assert seq.computed < len(seq.tokens), "a sequence has nothing left to compute"
             assert seq.computed <= len(seq.blocks) * self.pool.size, "a computed position has no block"
             assert seq.published <= seq.computed // self.pool.size
@@ -284,6 +288,8 @@ class Scheduler:
             return True
         seq.draft.clear()
         while not self._grow(seq, 1):
+            if len(self.running) == 1 and self.pool.unpin_oldest():
+                continue
             victim = self.running.pop()
             self._counters.preemptions += 1
             self._drop(victim)
@@ -312,18 +318,20 @@ class Scheduler:
             if len(self.running) == self.max_rows:
                 return
             wanted = shareable(self.pool, seq)
-            cached = self.pool.match(wanted)
-            if not coming.isdisjoint(wanted[len(cached) : len(cached) + 1]):
+            found = find(self.pool, seq, wanted)
+            cached = len(found.blocks)
+            if not coming.isdisjoint(wanted[cached : cached + 1]):
                 continue
             with_it = prompts.copy()
             insort(with_it, seq, key=rank)
-            seq.computed = len(cached) * self.pool.size
+            seq.computed = cached * self.pool.size + found.rows
             granted = shares([s.pending for s in with_it], budget)[with_it.index(seq)]
             seq.computed = 0
             if not granted:
                 continue
-            if not self._hold_blocks(seq, cached):
-                return
+            while not self._hold_blocks(seq, found):
+                if self.running or not self.pool.unpin_oldest():
+                    return
             self.waiting.remove(seq)
             insort(self.running, seq, key=rank)
             insort(prompts, seq, key=rank)
@@ -333,18 +341,23 @@ class Scheduler:
         """Hashes of the blocks that these will publish next."""
         return {h for seq in prompts for h in hashes_of(self.pool, seq)[seq.published : seq.published + 1]}
 
-    def _hold_blocks(self, seq: Sequence, cached: list[int]) -> bool:
-        """Take blocks for all tokens at once, leaving one for the next token of everybody who runs already."""
-        pool = self.pool
+    def _hold_blocks(self, seq: Sequence, found: Found) -> bool:
+        """Take blocks for all tokens at once, leaving one for the next token of everybody who runs already.
+
+        The block that is copied may be evicted here: nobody writes it before the copy is made."""
+        pool, cached = self.pool, found.blocks
         fresh = -(-len(seq.tokens) // pool.size) - len(cached)
         if fresh + pool.idle_among(cached) + len(self.running) > pool.available:
             return False
         pool.share(cached)
         taken = pool.take(fresh)
         assert taken is not None
+        if found.rows:
+            self._copied.append((seq, (found.source, taken[0])))
+            self._counters.copies += 1
         seq.blocks = cached + taken
         seq.published = len(cached)
-        seq.computed = len(cached) * pool.size
+        seq.computed = len(cached) * pool.size + found.rows
         return True
 
     def _prompt_rows(self, prompts: list[Sequence], budget: int, logits: int) -> list[Row]:
@@ -383,7 +396,7 @@ class Scheduler:
         if not seq.first_token_at:
             seq.first_token_at = now
         seq.last_token_at = now
-        limit = self._limit(seq, len(tokens))
+        limit = self._limit(seq)
         first = len(seq.tokens) == len(seq.request.prompt)
         try:
             text, end = accept(seq, tokens, result.logprobs, limit, self.eos_ids)
@@ -398,14 +411,14 @@ class Scheduler:
         if first:
             self._prompt_is_there(seq)
         elif seq.computed // self.pool.size > seq.published:
-            self._publish(seq)
+            publish(self.pool, seq)
         delta = release(seq, text, end is not None)
         if delta is not None:
             events.append(delta)
         if end is not None:
             events.append(self._finish(seq, confirmed(seq, end)))
         elif guess := result.draft or self._forced(seq):
-            seq.draft = guess[: max(self._limit(seq, len(guess) + 1) - len(seq.tokens) - 1, 0)]
+            seq.draft = guess[: max(self._limit(seq) - len(seq.tokens) - 1, 0)]
 
     def _forced(self, seq: Sequence) -> list[int]:
         """Tokens that the constraint leaves no choice about. None with mirostat, where every draw depends on the one
@@ -416,35 +429,14 @@ class Scheduler:
 
     def _prompt_is_there(self, seq: Sequence) -> None:
         """The whole prompt is computed for the first time: share it, pin it, let the siblings join."""
-        self._publish(seq)
-        if seq.request.pin is not None and seq.index == 0:
-            self._pin(seq, seq.request.pin)
+        publish(self.pool, seq)
+        offer_rest(self.pool, seq)
+        if seq.request.pin and seq.index == 0:
+            self.pool.pin(seq.blocks[: min(seq.request.pin // self.pool.size, seq.published)], self.pin_budget)
         followers, seq.followers = seq.followers, []
         for follower in followers:
             follower.prompt_logprobs = list(seq.prompt_logprobs)
             self._queue(follower)
-
-    def _publish(self, seq: Sequence) -> None:
-        full = seq.computed // self.pool.size
-        if full > seq.published:
-            hashes = hashes_of(self.pool, seq)
-            for i in range(seq.published, full):
-                self.pool.publish(seq.blocks[i], hashes[i])
-            seq.published = full
-
-    def _pin(self, seq: Sequence, name: str) -> None:
-        """Pin the prompt's full blocks, unless some live sequence could then never be computed."""
-        pool, full = self.pool, len(seq.request.prompt) // self.pool.size
-        hashes = hashes_of(self.pool, seq)[:full]
-        for block, h in zip(seq.blocks, hashes, strict=False):  # what was published as another's may be evicted by now
-            pool.publish(block, h)
-        before = pool.pins.get(name)
-        pool.pin(name, pool.match(hashes))
-        if any(len(other.tokens) >= room(self.pool, other) for other in self._everyone()):
-            if before is None:
-                pool.unpin(name)
-            else:
-                pool.pin(name, before)
 
     # -- what fits --------------------------------------------------------------------------------
 
@@ -453,18 +445,15 @@ class Scheduler:
         if length + 1 > self.context:
             message = f"the prompt has {length} tokens, but the model's context of {self.context} must hold one more"
             return Failed(request.id, "context_length_exceeded", message)
-        most = room(self.pool, seq)
+        most = room(self.pool)
         if length + 1 > most:
             message = f"the prompt has {length} tokens, but the KV memory of {most} tokens must hold one more"
             return Failed(request.id, "kv_pool_floored", message)
         return None
 
-    def _limit(self, seq: Sequence, more: int) -> int:
-        """Length at which the sequence is full; exact as far as `more` tokens ahead."""
-        limit = min(len(seq.request.prompt) + seq.request.limits.max_tokens, self.context)
-        if len(seq.tokens) + more >= (self.pool.count - self.pool.pinned) * self.pool.size:
-            limit = min(limit, room(self.pool, seq))
-        return limit
+    def _limit(self, seq: Sequence) -> int:
+        """Length in tokens at which the sequence is full."""
+        return min(len(seq.request.prompt) + seq.request.limits.max_tokens, self.context, room(self.pool))
 
     # -- coming and going -------------------------------------------------------------------------
 
@@ -494,6 +483,7 @@ class Scheduler:
 
     def _drop(self, seq: Sequence) -> None:
         """Give the blocks back; the tokens stay."""
+        offer_rest(self.pool, seq)
         self.pool.release(seq.blocks)
         seq.blocks, seq.computed, seq.published, seq.draft, seq.pooled = [], 0, 0, [], None
         if len(seq.prompt_logprobs) < len(seq.request.prompt):

@@ -18,6 +18,7 @@ class Counters:
     preemptions: int = 0
     cache_queries: int = 0  # prompt tokens looked up
     cache_hits: int = 0  # prompt tokens found
+    copies: int = 0  # blocks of which a part was found
     steps: int = 0
     positions: int = 0  # positions computed, recomputed ones included
     decode_steps: int = 0  # steps with at least one decode row
@@ -71,7 +72,6 @@ class Stats:
     blocks_pinned: int = 0
     blocks_free: int = 0  # without any content
     blocks_reserved: int = 0  # kept back when somebody is admitted: one for the next token of each that runs
-    pins: tuple[str, ...] = ()
     evictions: int = 0
     submitted: int = 0
     refused: int = 0
@@ -80,6 +80,7 @@ class Stats:
     preemptions: int = 0
     cache_queries: int = 0
     cache_hits: int = 0
+    copies: int = 0
     steps: int = 0
     positions: int = 0
     decode_steps: int = 0
@@ -101,12 +102,11 @@ def snapshot(counters: Counters, pool: BlockPool, waiting: int, running: int) ->
         blocks_total=pool.count,
         blocks_used=pool.count - pool.available,
         blocks_live=pool.live,
-        blocks_cached=len(pool.by_hash),
+        blocks_cached=pool.known,
         blocks_reclaimable=pool.reclaimable,
         blocks_pinned=pool.pinned,
         blocks_free=pool.available - pool.reclaimable,
         blocks_reserved=min(running, pool.available),
-        pins=tuple(pool.pins),
         evictions=pool.evictions,
         submitted=c.submitted,
         refused=c.refused,
@@ -115,6 +115,7 @@ def snapshot(counters: Counters, pool: BlockPool, waiting: int, running: int) ->
         preemptions=c.preemptions,
         cache_queries=c.cache_queries,
         cache_hits=c.cache_hits,
+        copies=c.copies,
         steps=c.steps,
         positions=c.positions,
         decode_steps=c.decode_steps,

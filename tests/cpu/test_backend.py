@@ -93,6 +93,20 @@ def test_steps_chunks_and_threads_do_not_change_a_bit(folder, name, kept):
         np.testing.assert_array_equal(other, seen[0])
 
 
+@pytest.mark.parametrize("kept", [halved, lambda model: model], ids=["halves", "floats"])
+def test_a_sequence_goes_on_from_a_copied_beginning_as_from_its_own(folder, kept):
+    """Ten positions of one sequence's second block are another's too: that one copies the block and writes the rest."""
+    backend, tokens = loaded(folder, kept(arch.build(checkpoint("llama"))), TINY), tiny.prompt("llama")
+    other = [*tokens[:26], *reversed(tokens[:14])]
+    alone = backend.run(step([(other, 0, (5, 6, 7))], wanted=range(26, 40))).copy()
+    backend.run(step([(tokens, 0, (0, 1, 2))]))
+    backend.copy_blocks([(1, 9), (1, 3), (9, 4)])
+    for block in (3, 4, 9):
+        found = backend.run(step([(other[26:], 26, (0, block, 8))], wanted=range(14)))
+        np.testing.assert_array_equal(found.view(np.uint32), alone.view(np.uint32))
+    backend.close()
+
+
 @pytest.fixture(scope="module")
 def smollm2(smollm2_path: Path):
     return arch.build(open_checkpoint(smollm2_path))

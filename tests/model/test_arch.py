@@ -17,6 +17,7 @@ from imp.types import Batch, Request, Row, Sampling, Sequence
 from imp.weights.checkpoint import InvalidModel, UnsupportedModel, Weight
 from imp.weights.quant import FORMATS
 
+from ..cpu.harness import step
 from . import tiny
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_tiny.json").read_text())["logits"]
@@ -81,6 +82,14 @@ def test_a_prompt_cut_into_steps_gives_the_logits_of_the_whole(name, steps):
     backend = loaded(name)
     whole = run_in_steps(backend, tiny.prompt(name), [40])
     assert np.abs(run_in_steps(loaded(name), tiny.prompt(name), steps) - whole).max() < 1e-5
+
+
+def test_a_copied_block_holds_what_was_computed():
+    backend, judge, tokens = loaded("llama"), loaded("llama"), tiny.prompt("llama")
+    whole = judge.run(step([(tokens, 0, (5, 6, 7))], wanted=range(26, 40)))
+    backend.run(step([(tokens[:30], 0, (0, 1))]))
+    backend.copy_blocks([(1, 9), (9, 4), (0, 1)])
+    assert np.abs(backend.run(step([(tokens[26:], 26, (1, 4, 8))], wanted=range(14))) - whole).max() < 1e-5
 
 
 def in_newer_form(name: str) -> dict[str, Any]:

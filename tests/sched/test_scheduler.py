@@ -36,6 +36,11 @@ def free(stage: Stage) -> bool:
     return stats.blocks_used == 0 and stats.blocks_free + stats.blocks_reclaimable == stats.blocks_total
 
 
+def reusable(length: int, size: int = 4) -> int:
+    """Tokens of a prompt that was computed before: all but the last, where they fill a block at least."""
+    return length - 1 if length > size else 0
+
+
 def first_row(stage: Stage, request_id: str) -> int:
     """Number of the step in which a request got its first row."""
     return next(i for i, rows in enumerate(stage.batches) if any(r == request_id for r, _, _ in rows))
@@ -186,7 +191,7 @@ def test_a_hit_says_the_same_as_a_miss_and_is_reported(length):
     for name in "abc":
         stage.submit(Request(name, prompt(length), limits=Limits(10)))
         stage.run()
-    wanted = (length - 1) // 4 * 4  # whole blocks, and the last token is always computed
+    wanted = reusable(length)
     assert [stage.transcript[n].finished.usage.cached for n in "abc"] == [0, wanted, wanted]
     assert stage.transcript["b"].essence == reference(Request("b", prompt(length), limits=Limits(10))).essence
     stats = stage.sched.snapshot()
@@ -195,14 +200,17 @@ def test_a_hit_says_the_same_as_a_miss_and_is_reported(length):
 
 # G07-08
 @pytest.mark.parametrize("shared", range(6))
-def test_only_the_blocks_that_are_equal_are_shared(shared):
+@pytest.mark.parametrize("more", range(4))
+def test_as_much_is_shared_as_is_equal_behind_a_whole_block(shared, more):
     stage = Stage()
     stage.submit(Request("a", prompt(23), limits=Limits(3)))
     stage.run()
-    other = Request("b", prompt(23)[: 4 * shared] + prompt(23, 1), limits=Limits(10))
+    same = 4 * shared + (more if 0 < shared < 5 else 0)
+    other = Request("b", prompt(23)[:same] + prompt(23, 1), limits=Limits(10))
     stage.submit(other)
     stage.run()
-    assert stage.transcript["b"].started == Started("b", 0, 4 * shared + 23, 4 * shared)
+    assert prompt(23)[same] != prompt(23, 1)[0]
+    assert stage.transcript["b"].started == Started("b", 0, same + 23, same)
     assert stage.transcript["b"].essence == reference(other).essence
 
 
@@ -233,12 +241,12 @@ def test_salts_do_not_share():
         assert (
             stage.transcript[name].essence == reference(Request(name, prompt(20), salt=salt, limits=Limits(4))).essence
         )
-    assert [stage.transcript[n].started.cached for n in "abcd"] == [0, 0, 0, 16]
+    assert [stage.transcript[n].started.cached for n in "abcd"] == [0, 0, 0, 19]
 
 
 def test_resetting_the_cache_waits_for_those_that_run():
     stage = Stage()
-    stage.submit(Request("a", prompt(20), limits=Limits(2), pin="keep"))
+    stage.submit(Request("a", prompt(20), limits=Limits(2), pin=20))
     stage.step()
     assert not stage.sched.reset_prefix_cache()
     stage.run()
@@ -260,7 +268,7 @@ def test_siblings_share_the_prompt_and_differ_in_what_they_say(length):
     stage.run()
     outputs = [stage.transcript["a", i] for i in range(3)]
     assert [out.essence for out in outputs] == [reference(request, i).essence for i in range(3)]
-    assert [out.started.cached for out in outputs[1:]] == [(length - 1) // 4 * 4] * 2
+    assert [out.started.cached for out in outputs[1:]] == [reusable(length)] * 2
     assert len({out.text for out in outputs}) > 1
     assert free(stage)
 
@@ -480,52 +488,81 @@ def test_results_that_make_no_sense_leave_the_pool_whole(damage):
 # -- pins -------------------------------------------------------------------------------------------
 
 
-def test_a_pinned_prompt_survives_pressure_until_it_is_unpinned():
+def test_a_pinned_prompt_survives_pressure():
     stage = Stage(blocks=16, size=4)
-    stage.submit(Request("p", prompt(16), limits=Limits(0), pin="system"))
+    stage.submit(Request("p", prompt(16), limits=Limits(0), pin=16))
     stage.run()
-    assert stage.sched.snapshot().pins == ("system",) and stage.sched.snapshot().blocks_pinned == 4
+    assert stage.sched.snapshot().blocks_pinned == 4
     for i in range(10):
         stage.submit(Request(f"x{i}", prompt(30, i + 1), limits=Limits(8)))
         stage.run()
     stage.submit(Request("q", prompt(16) + prompt(3, 77), limits=Limits(2)))
     stage.run()
     assert stage.transcript["q"].started.cached == 16
-    stage.sched.unpin("system")
+    assert stage.sched.reset_prefix_cache()
     stage.sched.check()
     assert free(stage) and stage.sched.snapshot().blocks_pinned == 0
 
 
-def test_pins_do_not_shut_out_prompts_that_share_them():
-    stage = Stage(blocks=16, size=4)
-    stage.submit(Request("p", prompt(48), limits=Limits(0), pin="system"))
+def test_only_so_many_tokens_are_pinned_as_were_asked_for():
+    stage = Stage(blocks=64, size=4)
+    stage.submit(Request("p", prompt(40), limits=Limits(3), pin=18))
     stage.run()
-    beside = Request("q", prompt(48) + prompt(8, 5), limits=Limits(4))
-    stage.submit(beside, Request("r", prompt(20, 6)))
-    stage.run()
-    assert stage.transcript["q"].essence == reference(beside).essence
-    assert stage.transcript.failed["r"].code == "kv_pool_floored"  # 12 of 16 blocks are pinned
+    assert stage.sched.snapshot().blocks_pinned == 4  # whole blocks
 
 
-def test_a_pin_that_would_leave_someone_without_memory_is_not_kept():
-    stage = Stage(blocks=16, size=4, max_rows=1)
-    stage.submit(Request("p", prompt(48), limits=Limits(1), pin="system"))
-    big = Request("big", prompt(50, 1), limits=Limits(4))
-    stage.submit(big)
+def test_pins_keep_to_their_budget_and_the_oldest_go_first():
+    stage = Stage(blocks=64, size=4, pin_budget=8)
+    for i in range(3):
+        stage.submit(Request(f"p{i}", prompt(16, i), limits=Limits(0), pin=16))
+        stage.run()
+    assert stage.sched.snapshot().blocks_pinned == 8
+    stage.submit(*[Request(f"x{i}", prompt(60, i + 10), limits=Limits(8)) for i in range(9)])
     stage.run()
-    assert stage.sched.snapshot().pins == ()
-    assert stage.transcript["big"].essence == reference(big).essence
+    for i in range(3):
+        stage.submit(Request(f"q{i}", (*prompt(16, i), 1, 2), limits=Limits(1)))
+        stage.run()
+    assert [stage.transcript[f"q{i}"].started.cached for i in range(3)] == [0, 16, 16]
 
 
-def test_a_lone_sequence_with_copies_of_pinned_blocks_starts_again_with_the_pinned_ones():
-    stage = Stage(blocks=16, size=4)
-    stage.submit(Request("p", prompt(28), limits=Limits(0), pin="system"))
+def test_a_pin_that_is_too_large_is_kept_in_part_and_a_budget_of_nothing_keeps_nothing():
+    for budget, kept in ((8, 8), (0, 0)):
+        stage = Stage(blocks=64, size=4, pin_budget=budget)
+        stage.submit(Request("p", prompt(80), limits=Limits(0), pin=80))
+        stage.run()
+        assert stage.sched.snapshot().blocks_pinned == kept
+
+
+def test_the_pins_of_a_conversation_count_once():
+    stage = Stage(blocks=64, size=4, pin_budget=20)
+    stage.submit(Request("other", prompt(16, 9), limits=Limits(0), pin=16))
     stage.run()
-    # prompt logprobs compute the prompt afresh: 7 blocks twice, so memory ends at 36 tokens unless they are shared
-    request = Request("a", prompt(28), Sampling(prompt_logprobs=0), Limits(25))
-    stage.submit(request)
-    assert stage.run()["a"].essence == reference(request).essence
-    assert stage.sched.snapshot().preemptions == 1
+    for turn in range(1, 9):
+        stage.submit(Request(f"t{turn}", prompt(8 * turn), limits=Limits(0), pin=8 * turn))
+        stage.run()
+        assert stage.sched.snapshot().blocks_pinned == 4 + 2 * turn
+    assert len(stage.sched.pool.pins) == 2
+
+
+def test_pins_give_way_to_a_sequence_that_needs_all_memory():
+    for tokens, grows in ((62, 2), (4, 60)):
+        stage = Stage(blocks=16, size=4, pin_budget=12)
+        stage.submit(Request("p", prompt(48), limits=Limits(1), pin=48))
+        stage.run()
+        big = Request("big", prompt(tokens, 1), limits=Limits(grows))
+        stage.submit(big)
+        stage.run()
+        assert stage.sched.snapshot().blocks_pinned == 0
+        assert stage.transcript["big"].essence == reference(big).essence
+
+
+def test_pins_do_not_give_way_to_what_can_wait():
+    stage = Stage(blocks=16, size=4, max_rows=4, pin_budget=4)
+    stage.submit(Request("p", prompt(16), limits=Limits(0), pin=16))
+    stage.run()
+    stage.submit(*[Request(f"r{i}", prompt(12, i), limits=Limits(20)) for i in range(1, 5)])
+    stage.run()
+    assert stage.sched.snapshot().blocks_pinned == 4 and stage.sched.snapshot().preemptions > 0
 
 
 # -- stops and text ---------------------------------------------------------------------------------
@@ -721,7 +758,7 @@ def test_prompt_logprobs_come_once_before_the_text_whatever_the_chunks(length, m
     assert sum(isinstance(event, PromptLogprobs) for event in events) == 2
     assert [stage.transcript["a", i].essence for i in range(2)] == [reference(request, i).essence for i in range(2)]
     # the sibling needs no logits of the prompt again, so it may share it
-    assert [stage.transcript["a", i].finished.usage.cached for i in range(2)] == [0, (length - 1) // 4 * 4]
+    assert [stage.transcript["a", i].finished.usage.cached for i in range(2)] == [0, reusable(length)]
     assert all(count <= 7 for rows in stage.batches for name, _, count in rows if name == "a")
 
 
