@@ -62,10 +62,9 @@ def test_g04_02_hostile_constraints_are_compiled_or_refused(code_folder):
     "spec",
     [
         ConstraintSpec(ConstraintKind.GRAMMAR, 'root ::= "' + "a" * 120_000 + '"'),
-        ConstraintSpec(ConstraintKind.JSON_SCHEMA, '{"type": "number", "multipleOf": 2147483647, "exclusiveMinimum": 1, "not": {"multipleOf": 3}}'),
         ConstraintSpec(ConstraintKind.JSON_SCHEMA, " " * (1 << 20) + "true"),
     ],
-    ids=["one long literal", "remainders of two steps", "text"],
+    ids=["one long literal", "text"],
 )
 def test_budgets_say_what_was_too_much(code_folder, spec):
     began = time.thread_time()

@@ -7,10 +7,12 @@ from fractions import Fraction
 
 import pytest
 
+from imp.constrain.errors import Code
 from imp.constrain.nfa import Nfa
 from imp.constrain.reference import Reference
 from imp.constrain.schema.number_text import emit_numbers, is_empty
 from imp.constrain.schema.numbers import INTEGERS, Numbers, finite
+from tests.constrain.schemas import refusal
 
 STEPS = [Fraction(1, 4), Fraction(3), Fraction(1, 10), Fraction(7), Fraction(1, 1000), Fraction(100)]
 
@@ -28,7 +30,7 @@ def a_set(rng: random.Random) -> Numbers:
                 Numbers(high=a_number(rng), high_open=rng.random() < 0.5),
                 Numbers(step=rng.choice(STEPS)),
                 INTEGERS,
-                Numbers(unsteps=frozenset([rng.choice([Fraction(1), Fraction(2), Fraction(1, 2)])])),
+                Numbers(unsteps=frozenset([rng.choice([Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3), Fraction(3, 10), Fraction(21, 2), Fraction(997)])])),
                 Numbers(excluded=frozenset([Fraction(rng.randint(-5, 5)), Fraction(1, 2)])),
                 finite([a_number(rng), a_number(rng), Fraction(1)], plain=False),
             ]
@@ -50,6 +52,19 @@ def spelled(value: Fraction) -> str:
     return "-" + text if value < 0 else text
 
 
+def walked(reference: Reference, rng: random.Random) -> bytes:
+    """A text of the language, byte by byte at random. Fails at a dead end."""
+    state, written = reference.first, bytearray()
+    while None not in state or (len(written) < 400 and rng.random() < 0.8):
+        live = [byte for byte in b"0123456789.-+eE" if reference.advance(state, bytes([byte]))]
+        if not live and None in state:
+            break
+        assert live, f"a dead end after {bytes(written)!r}"
+        written.append(rng.choice(live))
+        state = reference.advance(state, written[-1:])
+    return bytes(written)
+
+
 def accepts(reference: Reference | None, text: str) -> bool:
     return reference is not None and None in reference.advance(reference.first, text.encode())
 
@@ -66,6 +81,52 @@ def test_texts_are_those_of_the_members(seed):
         assert accepts(reference, spelled(point)) == (point in numbers), (numbers, point)
     for text in ("01", ".5", "1.", "+1", "1e", "1e+", "-", "--1", "00", "-01", "1.5.5", "1e5.2", "", "0x1"):
         assert not accepts(reference, text), (numbers, text)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_walks_end_in_members(seed):
+    rng = random.Random(seed)
+    numbers = a_set(rng)
+    nfa = Nfa()
+    node = emit_numbers(nfa, numbers)
+    for _ in range(0 if node is None else 6):
+        text = walked(Reference(nfa, node), rng).decode()
+        assert Fraction(text) in numbers, (numbers, text)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        Numbers(step=Fraction(2147483647), low=Fraction(1), low_open=True, unsteps=frozenset([Fraction(3)])),
+        Numbers(step=Fraction(10**30), low=Fraction(0), unsteps=frozenset([Fraction(3)]), plain=True),
+        Numbers(step=Fraction(99991), unsteps=frozenset(Fraction(prime, 7) for prime in (2, 3, 5, 11, 13, 10**9 + 7)), plain=True),
+        Numbers(step=Fraction(1, 10**9), unsteps=frozenset([Fraction(7, 10**8), Fraction(11, 10**9)]), high=Fraction(1)),
+        Numbers(step=Fraction(3, 2), low=Fraction(10**19), high=Fraction(10**19 + 100), unsteps=frozenset([Fraction(2)])),
+    ],
+)
+def test_steps_and_unsteps_that_leave_many_remainders(numbers):
+    """What follows a digit is found by arithmetic: there is no search that could give up in the middle of a text."""
+    nfa = Nfa()
+    reference = Reference(nfa, emit_numbers(nfa, numbers))
+    for seed in range(8):
+        assert Fraction(walked(reference, random.Random(seed)).decode()) in numbers
+
+
+def test_a_step_whose_multiples_are_all_excluded_has_no_numbers():
+    for step, unstep in ((6, 3), (10**12, 10**6), (2147483648, 2)):
+        assert is_empty(Numbers(step=Fraction(step), unsteps=frozenset([Fraction(unstep)]), low=Fraction(1)))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "allOf": [{"not": {"multipleOf": prime}} for prime in range(101, 118)]},
+        {"type": "number", "not": {"enum": list(range(257))}},
+    ],
+)
+def test_more_exceptions_than_can_be_written_are_refused(schema):
+    error = refusal(schema)
+    assert error.code is Code.TOO_LARGE and "a number must be n" in error.message
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -13,6 +13,7 @@ from .array_plan import ArrayPlan, CountedPlan, UniquePlan, plan_array
 from .budget import FORMULAS, Budget, too_large
 from .formula import Formula
 from .number_text import is_empty as no_number
+from .number_text import prepare as prepare_numbers
 from .object_plan import ObjectPlan
 from .parse import reference_in, self_reference
 from .shape import Shape
@@ -63,6 +64,8 @@ class Reachable:
     def _value(self, shape: Shape) -> Value:
         plans: list[Plan] = [plan_array(arrays, self._algebra) for arrays in shape.arrays]
         plans += [ObjectPlan(objects, self._algebra, self._any_order) for objects in shape.objects]
+        for numbers in shape.numbers:
+            prepare_numbers(numbers)
         for strings in shape.strings:
             strings.prepare()
         scalars = bool(

@@ -23,7 +23,9 @@ KEYWORDS: dict[str, Keyword] = {
     "maximum": Keyword("as `minimum`"),
     "exclusiveMinimum": Keyword("as `minimum`; also as the flag of draft 4"),
     "exclusiveMaximum": Keyword("as `minimum`; also as the flag of draft 4"),
-    "multipleOf": Keyword("exactly, in decimal; without exponents", "with more than 20 fraction digits"),
+    "multipleOf": Keyword(
+        "exactly, in decimal; without exponents", "with more than 20 fraction digits; more than 16 below `not`"
+    ),
     "minLength": Keyword("exactly, in code points, an escape counting one"),
     "maxLength": Keyword("as `minLength`"),
     "pattern": Keyword(
@@ -65,7 +67,7 @@ KEYWORDS: dict[str, Keyword] = {
     "allOf": Keyword("exactly", "with more than 4096 combinations"),
     "anyOf": Keyword("exactly", "with more than 4096 combinations"),
     "oneOf": Keyword("exactly: a value of two branches is not written", "with more than 4096 combinations"),
-    "not": Keyword("exactly", "with more than 4096 combinations"),
+    "not": Keyword("exactly", "with more than 4096 combinations, or more than 256 numbers in an `enum`"),
     "if": Keyword("exactly, with `then` and `else`", "with more than 4096 combinations"),
     "then": Keyword("with `if`"),
     "else": Keyword("with `if`"),

@@ -8,6 +8,7 @@ is a bound other than zero, exponents follow a mantissa between 1 and 10, as eve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
@@ -18,10 +19,17 @@ from .digits import DIGITS, FREE_EXPONENT, exponent, integer, number
 from .literals import decimal, decimal_places, emit_literals, spellings
 from .numbers import Numbers
 
-DIGITS_TO_TRY = (1, 2, 3, 4, 5, 6, 7, 8, 9, 0)  # zeros last: they seldom make a number end sooner
 EXPONENT = 307  # behind a mantissa between 1 and 10
-MAX_VERDICTS = 50_000  # places in numbers that are looked at, about a second
+MAX_UNSTEPS, MAX_EXCLUDED = 16, 256  # numbers it must be no multiple of, and single ones it must not be
 BELOW, TIED, ABOVE = -1, 0, 1  # the number so far against a bound
+
+
+def prepare(numbers: Numbers) -> None:
+    """Find out now whether it is too large to be written."""
+    if len(numbers.unsteps) > MAX_UNSTEPS:
+        raise too_large(f"a number must be no multiple of more than {MAX_UNSTEPS} others")
+    if len(numbers.excluded) > MAX_EXCLUDED:
+        raise too_large(f"a number must be none of more than {MAX_EXCLUDED} values")
 
 
 def emit_numbers(nfa: Nfa, numbers: Numbers) -> int | None:
@@ -84,6 +92,8 @@ class Magnitudes:
         self._low, self._low_open = decimal(low), low_open
         self._high, self._high_open = (None if high is None else decimal(high)), high_open
         steps = ([] if numbers.step is None else [numbers.step]) + sorted(numbers.unsteps)
+        if self._plain:  # an integer is a multiple of p/q, in lowest terms, if it is one of p
+            steps = [Fraction(step.numerator) for step in steps]
         self._wanted = len(steps) - len(numbers.unsteps)  # the first `_wanted` must divide, the others must not
         self._scales = [decimal_places(step) for step in steps]
         self._moduli = [int(step * 10**scale) for step, scale in zip(steps, self._scales, strict=True)]
@@ -92,6 +102,10 @@ class Magnitudes:
         self._most_whole = max(DIGITS, longest + (self._high is None))
         longest = max([len(places) for _, places in bounds] + self._scales)
         self._most_places = 0 if self._plain else max(DIGITS, longest + 1)
+        unit = 10**self._most_places  # numbers are looked at as multiples of the last place
+        self._units = [int(step * unit) for step in steps]
+        self._least = _at_least(low * unit, low_open)
+        self._greatest = None if high is None else -_at_least(-high * unit, high_open)
         self._feasible: dict[State, bool] = {}
         self._nodes: dict[State, int] = {}
         self._first = State(0, -1, TIED, TIED if self._high else BELOW, False, (0,) * len(steps))
@@ -128,10 +142,9 @@ class Magnitudes:
         """The same without looking whether a member can be finished from there."""
         if state.places < 0 < state.whole and self._most_places:
             yield 0x2E, State(state.whole, 0, *self._at_point(state), state.is_zero, state.rests)
-        for digit in (
-            () if state.is_zero and state.places < 0 else DIGITS_TO_TRY
-        ):  # a point alone follows a leading zero
-            yield 0x30 + digit, self._digit(state, digit)
+        if not (state.is_zero and state.places < 0):  # a point alone follows a leading zero
+            for digit in range(10):
+                yield 0x30 + digit, self._digit(state, digit)
 
     def _digit(self, state: State, digit: int) -> State:
         whole, places = (state.whole + 1, -1) if state.places < 0 else (state.whole, state.places + 1)
@@ -175,80 +188,81 @@ class Magnitudes:
                 return False
         return True
 
+    # --- whether digits can follow that make a member -----------------------------------------------------------------
+
     def _is_feasible(self, state: State) -> bool:
-        """Whether digits can follow that make a member: a search in depth, whose every verdict is kept."""
         known = self._feasible.get(state)
-        path: list[tuple[State, Iterator[tuple[int, State]]]] = []
         if known is None:
-            known = self._verdict(state)
-            path = [(state, self._moves(state))]
-        while path and known is None:
-            if len(self._feasible) > MAX_VERDICTS:
-                raise too_large("multiples and their exceptions have too many remainders in common")
-            for _, following in path[-1][1]:
-                found = self._feasible.get(following)
-                found = self._verdict(following) if found is None else found
-                if found is None:
-                    path.append((following, self._moves(following)))
-                    break
-                self._feasible[following] = found
-                if found:
-                    known = True
-                    break
-            else:
-                self._feasible[path.pop()[0]] = False
-        known = bool(known)
-        self._feasible.update((passed, True) for passed, _ in path if known)
-        self._feasible.setdefault(state, known)
+            known = self._feasible[state] = any(
+                self._can_finish(state, more, low, high) for more, low, high in self._ways_on(state)
+            )
         return known
 
-    def _verdict(self, state: State) -> bool | None:
-        """What can be said without a search."""
-        if not self._within(state):
+    def _ways_on(self, state: State) -> Iterator[tuple[int, int, int]]:
+        """How many more digits there may be before the point, and how the number then compares with its bounds. The
+        most first: among many numbers there is sooner a member."""
+        if state.places >= 0 or state.is_zero:
+            yield 0, *(self._at_point(state) if state.places < 0 else (state.low, state.high))
+        else:
+            for whole in range(self._most_whole, state.whole - 1, -1):
+                low = _settle(state.low, self._low, whole)
+                yield whole - state.whole, low, BELOW if self._high is None else _settle(state.high, self._high, whole)
+
+    def _can_finish(self, state: State, more: int, low: int, high: int) -> bool:
+        """Whether a member begins like this, with `more` digits before the point, if the digits so far compare with the
+        bounds as `low` and `high` say: a number between two that is a multiple of the step and of no unstep."""
+        places = max(state.places, 0)
+        if state.whole > self._most_whole or places > self._most_places or low == BELOW or high == ABOVE:
             return False
-        if self._accepts(state):
-            return True
-        if len(state.rests) == 1 and self._wanted and not state.is_zero:
-            if self._leaves_multiple(state):
-                return True
-            if TIED not in (state.low, state.high if self._high else ABOVE):
+        power: int = 10 ** (more + self._most_places - places)  # so many numbers begin like this
+        if TIED not in (low, high):
+            return self._has_member(self._remainders(state, more), power)
+        least = self._beginning(state, self._low if low == TIED else self._high) * power
+        most = least + power - 1
+        least = max(least, self._least) if low == TIED else least
+        if high == TIED and self._greatest is not None:
+            most = min(most, self._greatest)
+        # an unstep that digits so far have made impossible is as impossible for the exact number
+        return self._has_member([least % unit for unit in self._units], most - least + 1)
+
+    def _beginning(self, state: State, bound: tuple[str, str] | None) -> int:
+        """The digits so far, which are those of `bound`, as an integer."""
+        assert bound is not None
+        whole = bound[0] if state.places >= 0 else bound[0][: state.whole]
+        places = bound[1].ljust(state.places, "0")[: state.places] if state.places > 0 else ""
+        return int(whole + places or "0")
+
+    def _remainders(self, state: State, more: int) -> list[int]:
+        """Of the least number that begins like this, by every step in units of the last place; -1: no multiple does."""
+        places = max(state.places, 0)
+        return [
+            -1 if rest < 0 else rest * 10 ** (more + self._most_places - min(places, scale)) % unit
+            for rest, scale, unit in zip(state.rests, self._scales, self._units, strict=True)
+        ]
+
+    def _has_member(self, remainders: list[int], count: int) -> bool:
+        """Whether one of `count` numbers in a row fulfils all steps, given the first one's remainders.
+
+        It is soon found: of consecutive integers, fewer than 110 are all divisible by one of MAX_UNSTEPS numbers above
+        1 (Jacobsthal's function), and multiples of the step are such integers, times the step."""
+        step, first = 1, 0
+        if self._wanted:
+            if remainders[0] < 0:
                 return False
-        return None
-
-    def _leaves_multiple(self, state: State) -> bool:
-        """Whether digits that are free of the bounds can make a multiple: some d < 10^k with rest * 10^k + d = 0."""
-        rest, scale, modulus = state.rests[0], self._scales[0], self._moduli[0]
-        places = 0 if self._plain else scale
-        for digits in self._free_digits(state):
-            power: int = 10 ** (digits + places)
-            if state.places >= 0:
-                power = 10 ** (scale - state.places) if state.places < scale else 1
-            if -(rest * power) % modulus < power:
+            step = self._units[0]
+            first = -remainders[0] % step
+        unsteps = [
+            (remainder, unit)
+            for remainder, unit in zip(remainders[self._wanted :], self._units[self._wanted :], strict=True)
+            if remainder >= 0
+        ]
+        if any(step % unit == 0 for _, unit in unsteps):
+            return False
+        while first < count:
+            if all((remainder + first) % unit for remainder, unit in unsteps):
                 return True
+            first += step
         return False
-
-    def _free_digits(self, state: State) -> Iterator[int]:
-        """How many digits may still come before the point such that none of them is compared with a bound."""
-        if state.places >= 0:
-            if state.low == ABOVE and (self._high is None or state.high == BELOW):
-                yield 0
-            return
-        low = len(self._low[0])
-        high = self._most_whole if self._high is None else len(self._high[0])
-        for whole in range(state.whole, high + 1):
-            above = whole > low or (whole == low and state.low == ABOVE)
-            below = self._high is None or whole < high or state.high == BELOW
-            if above and below and (whole > state.whole or state.whole):
-                yield whole - state.whole
-
-    def _within(self, state: State) -> bool:
-        if state.whole > self._most_whole or state.places > self._most_places:
-            return False
-        if state.places > 0 and (state.high == ABOVE or state.low == BELOW):
-            return False
-        if self._high is not None and state.places < 0 and not state.is_zero and state.whole > len(self._high[0]):
-            return False
-        return not (state.rests and self._wanted and state.rests[0] < 0)
 
     def _node(self, nfa: Nfa, state: State) -> int:
         if state not in self._nodes:
@@ -289,6 +303,12 @@ class Magnitudes:
                 high_open=self._high_open,
             )
             yield _mantissa(nfa, bounds, exponent(nfa, order, order))
+
+
+def _at_least(bound: Fraction, is_open: bool) -> int:
+    """The least integer that fulfils a lower bound."""
+    least = math.ceil(bound)
+    return least + 1 if is_open and least == bound else least
 
 
 def _compare(so_far: int, bound: tuple[str, str], whole: int, places: int, digit: int) -> int:
