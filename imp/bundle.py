@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from .constrain.compiler import Compiler
 from .constrain.schema import PropertyOrder, SchemaOptions, Whitespace
 from .constrain.tools import Vocabulary
 from .constrain.vocab import VocabTables, vocabulary_tables
+from .encoder import EncoderProcess
 from .memory import BLOCK_SIZE, MemoryPlan, available_bytes, plan
 from .model import arch
 from .model.ops import Backend, Model, StepLimits
@@ -42,6 +43,7 @@ log = logging.getLogger("imp.template")
 
 # strings no repetition is followed across (DRY), as llama.cpp's default has them
 _DRY_BREAKERS = ("\n", ":", '"', "*")
+_FORCED_TEXTS = 4096  # of some hundred bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +104,11 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
 
 
 def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
-    """Load a model. Raises InvalidModel, UnsupportedModel, memory.OutOfMemory."""
+    """Load a model. Raises InvalidModel, UnsupportedModel, InvalidTokenizer, UnsupportedTokenizer, EncoderGone,
+    memory.OutOfMemory."""
     progress(f"reading {path.name}")
+    encoder = EncoderProcess(path)  # reads its vocabulary while we do the rest
     checkpoint = open_checkpoint(path)
-    tokenizer = _tokenizer(checkpoint)
     wanted = settings.runtime.max_seq_len
     model = arch.build(checkpoint, wanted)
     context = min(wanted or model.context, model.context) if wanted else model.context
@@ -121,6 +124,7 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
     )
     limits = step_limits(memory, settings)
     backend.load(model, limits)
+    tokenizer = Tokenizer(encoder.vocabulary())
     own_template = template(checkpoint.chat_template, tokenizer, settings.model.chat_template)
     constraints = constraint_compiler(tokenizer, settings)
     compiled()
@@ -170,15 +174,6 @@ def scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits, sett
         prompt_cap=settings.runtime.prefill_chunk_decode_cap,
         pin_budget=memory.blocks * settings.server.prefix_pin_budget_pct // 100,
     )
-
-
-def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    files = checkpoint.tokenizer()
-    if isinstance(files, TokenizerFiles):
-        if files.tokenizer_json is None:
-            raise InvalidModel(f"{checkpoint.path} has no tokenizer.json")
-        return Tokenizer.from_json(files.tokenizer_json, files.config, files.special_tokens)
-    return Tokenizer.from_gguf(files.metadata)
 
 
 def _log_prompt(rendered: str) -> None:
@@ -250,10 +245,14 @@ def constraint_compiler(tokenizer: Tokenizer, settings: Settings) -> Compiler:
         pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
         return vocabulary_tables(pieces, tokenizer.special_ids, tokenizer.eos_ids, cache_dir)
 
-    def encode(text: bytes) -> list[int]:
+    @lru_cache(_FORCED_TEXTS)  # the engine's thread asks for the same few again and again
+    def tokens(text: bytes) -> tuple[int, ...]:
         with suppress(UnicodeDecodeError):
-            return tokenizer.encode(text.decode(), add_special=False)
-        return []
+            return tuple(tokenizer.encode(text.decode(), add_special=False))
+        return ()
+
+    def encode(text: bytes) -> list[int]:
+        return list(tokens(text))
 
     def vocabulary() -> Vocabulary:
         spellings = {tokenizer.token_text(token): token for token in tokenizer.special_ids}

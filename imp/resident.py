@@ -19,6 +19,7 @@ from typing import Any
 
 from imp import models, readings
 from imp.bundle import Bundle
+from imp.encoder import EncoderGone
 from imp.engine import Engine
 from imp.http.errors import ApiError, model_not_found, unavailable
 from imp.http.services import Services, State
@@ -31,8 +32,12 @@ from imp.weights.checkpoint import InvalidModel, UnsupportedModel
 log = logging.getLogger("imp.resident")
 
 SUSPEND_DRAIN_S = 60.0
+# A full collection walks these in 10 ms, in which nothing else can run. A load leaves a tenth of it, and a hundred
+# thousand objects for ever where it had to compile: those are frozen, that is never walked again, once.
+MANY_OBJECTS = 40_000
 LOAD_ERRORS = (
     OutOfMemory,
+    EncoderGone,
     MemoryError,
     OSError,
     models.ModelError,
@@ -124,7 +129,8 @@ class Resident:
         readings.connect(self.metrics, self.engine, loaded.memory, loaded.card.name)
         self.services.loaded, self.services.engine = loaded, self.engine
         self.services.state = State.READY
-        gc.freeze()  # what was loaded stays: no full collection walks it, 40 ms in which nothing else could run
+        if len(gc.get_objects()) > MANY_OBJECTS:
+            gc.freeze()
 
     async def suspend(self) -> dict[str, Any]:
         """Give weights and cache back once nothing runs. ApiError 409 without a model, 503 where too much runs on."""
@@ -242,6 +248,5 @@ class Resident:
         if loaded is not None:
             loaded.close()
             readings.disconnect(self.metrics)
-            gc.unfreeze()
             del loaded, engine
             gc.collect()

@@ -5,11 +5,36 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
 
-from .vocabulary import InvalidTokenizer
+from .vocabulary import AddedToken, InvalidTokenizer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LibraryEncoder:
+    """The library in this process (vocabulary.Encoder): two of its tokenizers, which share one model where they can."""
+
+    literal: tokenizers.Tokenizer  # control tokens written in the text are ordinary characters
+    parsing: tokenizers.Tokenizer  # ... become their ids
+
+    def encode(self, text: str, parse_special: bool) -> list[int]:
+        """A batch of one: only those release the interpreter's lock, and this kind keeps no offsets."""
+        tokenizer = self.parsing if parse_special else self.literal
+        try:
+            [encoding] = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        except TypeError as error:  # what the library says of text that is not UTF-8
+            raise UnicodeError("the text holds lone surrogates") from error
+        ids: list[int] = encoding.ids
+        return ids
+
+    def added(self) -> dict[int, AddedToken]:
+        return {
+            token: AddedToken(each.content, each.special, each.lstrip, each.rstrip, each.normalized, each.single_word)
+            for token, each in self.parsing.get_added_tokens_decoder().items()
+        }
 
 
 def build[**P, T](make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

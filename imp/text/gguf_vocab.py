@@ -17,7 +17,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 
-from .encoders import build, never_leaks, panics_as_invalid, refuse_unknowing
+from .encoders import LibraryEncoder, build, never_leaks, panics_as_invalid, refuse_unknowing
 from .merges import merges_from_scores
 from .pretokenizers import PRE_TOKENIZERS
 from .vocabulary import (
@@ -352,13 +352,14 @@ def _vocabulary(
     parsing.add_special_tokens([_added(entries.pieces[token], token in strips) for token in control])
     refuse_unknowing(literal, parsing)
     literal = never_leaks(literal, [entries.pieces[token] for token in control], special)
+    encoder = LibraryEncoder(literal, parsing)
     spelled = _spaced_words(entries.pieces) if spelling is Spelling.WORDPIECE else entries.pieces
     return Vocabulary(
         pieces=entries.pieces,
         ids=entries.ids,
         token_bytes=spell_bytes(spelled, entries.ids, spelling, [*special, *entries.user_defined]),
-        literal=literal,
-        parsing=parsing,
+        encoder=encoder,
+        added=encoder.added(),
         special=special,
         ends=ends,
         bos=bos,

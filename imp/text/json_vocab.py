@@ -13,7 +13,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken
 
-from .encoders import build, never_leaks, panics_as_invalid, refuse_unknowing, without_control
+from .encoders import LibraryEncoder, build, never_leaks, panics_as_invalid, refuse_unknowing, without_control
 from .vocabulary import (
     SPACE_SYMBOL,
     InvalidTokenizer,
@@ -74,12 +74,14 @@ def _vocabulary(
     spelling = _spelling(root)
     spelled = _spaced_words(pieces, added) if spelling is Spelling.WORDPIECE else pieces
     prefix, suffix = _surroundings(parsing)
+    literal = _literal(root, parsing, special, [pieces[token] for token in sorted(special)])
+    encoder = LibraryEncoder(literal, parsing)
     return Vocabulary(
         pieces=pieces,
         ids=ids,
         token_bytes=spell_bytes(spelled, ids, spelling, added),
-        literal=_literal(root, parsing, special, [pieces[token] for token in sorted(special)]),
-        parsing=parsing,
+        encoder=encoder,
+        added=encoder.added(),
         special=special,
         ends=ends,
         bos=bos,

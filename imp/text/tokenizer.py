@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from tokenizers import AddedToken
-
 from .gguf_vocab import read_gguf_vocabulary
 from .json_vocab import read_json_vocabulary
-from .vocabulary import InvalidTokenizer, UnsupportedTokenizer, Vocabulary
+from .vocabulary import AddedToken, InvalidTokenizer, UnsupportedTokenizer, Vocabulary
 
 __all__ = ["InvalidTokenizer", "Tokenizer", "UnsupportedTokenizer"]
 
@@ -69,12 +67,12 @@ class Tokenizer:
         parse_special: control tokens written in the text become their ids; otherwise they are ordinary characters.
         Lone surrogates, which JSON can carry, count as U+FFFD.
         """
-        encoder = self._vocabulary.parsing if parse_special else self._vocabulary.literal
+        encoder = self._vocabulary.encoder
         try:
-            ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
-        except TypeError:  # what the library says of text that is not UTF-8
+            ids = encoder.encode(text, parse_special)
+        except UnicodeError:
             repaired = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            ids = encoder.encode(repaired, add_special_tokens=False).ids
+            ids = encoder.encode(repaired, parse_special)
         return self._surrounded(ids) if add_special else ids
 
     def _surrounded(self, ids: list[int]) -> list[int]:
@@ -118,9 +116,9 @@ class Tokenizer:
         """The token spelled exactly `piece` in the vocabulary."""
         return self._vocabulary.ids.get(piece)
 
-    def added_tokens(self) -> dict[int, AddedToken]:
+    def added_tokens(self) -> Mapping[int, AddedToken]:
         """The tokens that text is searched for before it is tokenised, control tokens among them, by id."""
-        return self._vocabulary.parsing.get_added_tokens_decoder()
+        return self._vocabulary.added
 
     def fingerprint(self) -> str:
         """Equal for equal vocabularies: hex SHA-256 over every token's bytes and which tokens are control tokens."""

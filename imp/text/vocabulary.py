@@ -1,4 +1,4 @@
-"""What every tokenizer source is read into: pieces, bytes, roles of tokens, and the two encoders that share one model.
+"""What every tokenizer source is read into: pieces, bytes, roles of tokens, and what encodes text.
 
 Knows the ways a vocabulary spells bytes (byte-level alphabet, SentencePiece, WordPiece), not the files they come from.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-
-import tokenizers
+from typing import Protocol
 
 SPACE_SYMBOL = "▁"  # U+2581, SentencePiece's visible space
 
@@ -46,6 +45,27 @@ class Spelling(Enum):
     WORDPIECE = "wordpiece"  # UTF-8, a space in front of what begins a word (each file marks that in its own way)
 
 
+class Encoder(Protocol):
+    """Cuts text into tokens; may be called from any thread."""
+
+    def encode(self, text: str, parse_special: bool) -> list[int]:
+        """parse_special: control tokens written in the text become their ids; otherwise they are ordinary characters.
+
+        Raises UnicodeError for lone surrogates."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token that text is searched for before it is tokenised, with the library's names for how it is matched."""
+
+    content: str
+    special: bool
+    lstrip: bool
+    rstrip: bool
+    normalized: bool
+    single_word: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
     """A loaded tokenizer. `pieces` and `token_bytes` are indexed by token id and of equal length."""
@@ -53,8 +73,8 @@ class Vocabulary:
     pieces: Sequence[str]
     ids: Mapping[str, int]
     token_bytes: Sequence[bytes]
-    literal: tokenizers.Tokenizer  # control tokens written in the text are ordinary characters
-    parsing: tokenizers.Tokenizer  # ... become their ids
+    encoder: Encoder
+    added: Mapping[int, AddedToken]
     special: frozenset[int]
     ends: frozenset[int]  # whatever ends a generation
     bos: int | None = None
