@@ -57,6 +57,7 @@ class Options:
     truncate_prompt: int | None = None  # tokens kept of a longer prompt; below 1: as many as are accepted
     truncate_left: bool = True
     uses_cache: bool = True
+    keeps_prompt: bool = False  # in the cache for later requests; a chat says more exactly what
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,14 @@ class Calling:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What of a conversation is to be kept in the cache for later ones that begin like it."""
+
+    messages: tuple[Message, ...]  # its beginning; the last one may be the beginning of a message
+    tools: int | None = None  # of them; None: all
+
+
+@dataclass(frozen=True, slots=True)
 class ChatRequest:
     messages: tuple[Message, ...]
     options: Options = Options()
@@ -101,6 +110,7 @@ class ChatRequest:
     thinking: bool | None = None  # asked for, or not wanted
     reasoning_effort: str | None = None  # how much: a word the template may know
     structured: bool = False  # the answer must have a form
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,9 @@ from typing import Any, Protocol
 from ..constrain.errors import ConstraintError
 from ..types import CompiledGrammar, ConstraintSpec, Limits, Pool, Reasoning, Request, Sampling
 from . import switches, tool_prompt
+from .keeping import kept_tokens
 from .message import ChatRequest, CompletionRequest, Message, Options, Refused
+from .salt import salt
 from .speech import TEXT_ONLY, Speech, Voice
 from .template import ChatTemplate, TemplateError
 
@@ -120,7 +122,11 @@ def prepare_chat(chat: ChatRequest, facts: ModelFacts, id: str, arrived: float) 
     prompt = encode_rendered(rendered, facts)
     request = _request(id, prompt, chat.options, facts, arrived)
     reasoning = facts.voice.reasoning(rendered, _continued(rendered, chat))
-    return replace(request, limits=replace(request.limits, reasoning=reasoning, visible_ids=facts.visible_ids))
+    limits = replace(request.limits, reasoning=reasoning, visible_ids=facts.visible_ids)
+    pin = request.pin
+    if chat.kept is not None and _shares(chat.options, facts) and len(request.prompt) == len(prompt):
+        pin = kept_tokens(chat, rendered, prompt, lambda part: render(part, facts), lambda t: encode_rendered(t, facts))
+    return replace(request, limits=limits, pin=pin)
 
 
 def speech(chat: ChatRequest, request: Request, facts: ModelFacts) -> Speech:
@@ -369,6 +375,7 @@ def _request(id: str, prompt: list[int], options: Options, facts: ModelFacts, ar
         n=n,
         priority=options.priority or 0,
         salt=prompt_salt(options.cache_salt, facts, options.uses_cache),
+        pin=len(prompt) if options.keeps_prompt and _shares(options, facts) else 0,
         arrived=arrived,
     )
 
@@ -380,11 +387,15 @@ def _truncated(prompt: list[int], options: Options, facts: ModelFacts) -> list[i
     return prompt[-kept:] if options.truncate_left else prompt[:kept]
 
 
+def _shares(options: Options, facts: ModelFacts) -> bool:
+    return facts.shares_prompts and options.uses_cache
+
+
 def prompt_salt(wanted: str | None, facts: ModelFacts, shares: bool = True) -> bytes:
     """Requests of different salts never share blocks; the sequences of one request always do."""
     if not (facts.shares_prompts and shares):
         return secrets.token_bytes(16)
-    return b"" if wanted is None else wanted.encode()
+    return salt(wanted)
 
 
 _SHARED = {f.name for f in fields(Sampling)} & {f.name for f in fields(Options)} - {"seed"}

@@ -116,7 +116,7 @@ async def messages(services: Services, request: HttpRequest) -> Response:
     timings = recorder.timings if ask.timings else None
     sign = partial(services.seal.sign, anthropic.THINKING, shown=not ask.omits)
     conversation = Conversation([(prepared.id, prepared.n)], timings, heard, "toolu_")
-    writer = anthropic.Writer(header, conversation, request.id, sign, ask.omits)
+    writer = anthropic.Writer(header, conversation, request.id, sign, ask.omits, prepared.pin)
     headers = _echoed(services, request)
     return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored, headers, anthropic.PING)
 

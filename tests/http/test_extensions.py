@@ -167,3 +167,55 @@ def test_tokens_outside_the_vocabulary_are_refused(name: str) -> None:
             assert answer.status_code == 400 and answer.json()["error"]["param"] == name
 
     run(main)
+
+
+LONG = [{"role": "system", "content": "s" * 70}, *MESSAGES, {"role": "assistant", "content": "yes"}, *MESSAGES]
+
+
+@pytest.mark.parametrize(
+    "path, body, kept",
+    [
+        (CHAT, {"messages": LONG}, ""),
+        (CHAT, {"messages": LONG, "cache_prompt": None}, ""),
+        (CHAT, {"messages": LONG, "cache_prompt": False}, ""),
+        (CHAT, {"messages": LONG, "cache_prompt": True}, "hi<|im_end|>\n<|im_start|>assistant\n"),
+        (CHAT, {"messages": LONG, "cache_prefix_messages": 1}, "sss<|im_end|>\n<|im_start|>user\n"),
+        (CHAT, {"messages": LONG, "cache_prefix_messages": 3}, "yes<|im_end|>\n"),
+        (CHAT, {"messages": LONG, "cache_prefix_messages": 3, "cache_prompt": True}, "yes<|im_end|>\n"),
+        (CHAT, {"messages": LONG, "cache_prefix_messages": 9}, "hi<|im_end|>\n"),
+        (CHAT, {"messages": LONG, "cache_prompt": True, "truncate_prompt_tokens": 20}, "assistant\n"),
+        (CHAT, {"messages": LONG, "cache_prefix_messages": 1, "truncate_prompt_tokens": 20}, ""),
+        (COMPLETIONS, {"prompt": "abc", "cache_prompt": True}, "abc"),
+        (COMPLETIONS, {"prompt": "abc"}, ""),
+    ],
+)
+@pytest.mark.parametrize("shares_prompts", [True, False])
+def test_so_much_of_the_prompt_is_pinned(path: str, body: dict[str, Any], kept: str, shares_prompts: bool) -> None:
+    async def main() -> None:
+        async with serving(shares_prompts=shares_prompts) as site:
+            seen = spied(site)
+            answer = await site.post(path, **body)
+            assert answer.status_code == 200 and "X-Imp-Ignored" not in answer.headers
+            pinned = bytes(seen[0].prompt[: seen[0].pin]).decode()
+            assert pinned.endswith(kept) and bool(pinned) == bool(kept) if shares_prompts else not pinned
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        (CHAT, {"messages": LONG, "cache_prefix_messages": 0}),
+        (CHAT, {"messages": LONG, "cache_prefix_messages": 1, "cache_prompt": False}),
+        (COMPLETIONS, {"prompt": "abc", "cache_prefix_messages": 1}),
+        ("/infill", {"input_prefix": "a", "input_suffix": "b", "cache_prefix_messages": 1}),
+    ],
+)
+def test_what_cannot_be_pinned_is_refused(path: str, body: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with serving(fill=(1, 2, 3)) as site:
+            answer = await site.post(path, **body)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "cache_prefix_messages"
+
+    run(main)

@@ -1,8 +1,9 @@
 """POST /v1/messages and /v1/messages/count_tokens: Anthropic's dialect (WIRE.md section 5).
 
 An answer's blocks are its parts: thinking, text, tool calls. Histories may hold them too; templates get them in their
-own words. The prompt cache works unasked: `cache_control` changes nothing, what was found in the cache is reported as
-`cache_read_input_tokens`, and `cache_creation_input_tokens` is always 0.
+own words. The prompt cache works unasked, and what was found in it is reported as `cache_read_input_tokens`. What ends
+with the last block that has `cache_control` is kept longer than the rest (marks.py), and what of it was not found is
+reported as `cache_creation_input_tokens`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from imp.chat.message import ChatRequest, Message, Options, Refused
 from imp.chat.parts import Channel, Closed, Grown, Opened
 from imp.chat.parts import Event as PartEvent
 from imp.http import sse
-from imp.http.dialects import constraints, tools
+from imp.http.dialects import constraints, marks, tools
 from imp.http.dialects.generation import SAMPLING, TIMINGS
 from imp.http.dialects.openai_chat import Header
 from imp.http.dialects.shared import Choice, Conversation, Part
@@ -29,7 +30,6 @@ from imp.types import ConstraintSpec, Event, Reason, Started, Usage
 
 THINKING = "thinking"  # what is signed
 PING = sse.frame({"type": "ping"}, "ping")
-MAX_MARKS = 4  # blocks with cache_control in one request
 BILLING = "x-anthropic-billing-header:"  # a system block that changes with every session and says nothing to a model
 
 _FORMAT = (
@@ -74,8 +74,9 @@ FIELDS = (
     *tools.ANTHROPIC,
     *(
         Field(name, Kind.ANY, status=Status.NO_OP, doc="Accepted; has no effect here.")
-        for name in ("metadata", "service_tier", "cache_control", "context_management", "container")
+        for name in ("metadata", "service_tier", "context_management", "container")
     ),
+    Field("cache_control", Kind.OBJECT, doc="Keep the whole prompt in the cache; blocks may say so too."),
 )
 
 
@@ -102,7 +103,6 @@ def read(body: Mapping[str, Any], seal: Seal | None = None, interleaved: bool = 
     """
     parsed = parse(body, FIELDS)
     turns = messages(parsed["system"], parsed["messages"], seal)
-    _check_marks(body)
     tooling = tools.anthropic(parsed)
     wanted = _constraint(parsed)
     last = turns[-1]
@@ -121,6 +121,7 @@ def read(body: Mapping[str, Any], seal: Seal | None = None, interleaved: bool = 
         add_generation_prompt=not continues,
         continue_final_message=continues,
         structured=wanted is not None,
+        kept=marks.kept(body, turns, tooling.tools, lambda system, given: messages(system, given, seal)),
         **_thinking(parsed, interleaved),
     )
     omits = (parsed["thinking"] or {}).get("display") == "omitted"
@@ -315,18 +316,6 @@ def _one_of(words: tuple[str, ...]) -> str:
     return quoted if len(words) == 1 else f"one of {quoted}"
 
 
-def _check_marks(body: Mapping[str, Any]) -> None:
-    """At most four cache breakpoints, wherever they stand. The body's blocks have been checked."""
-    blocks: list[Any] = [body, *(body.get("tools") or ())]
-    for content in (body.get("system"), *(message["content"] for message in body["messages"])):
-        for block in content if isinstance(content, list) else ():
-            nested = block.get("content")
-            blocks += [block, *(nested if isinstance(nested, list) else ())]
-    marks = sum(isinstance(block, dict) and block.get("cache_control") is not None for block in blocks)
-    if marks > MAX_MARKS:
-        raise bad_request("cache_control", f'At most {MAX_MARKS} blocks may have "cache_control", not {marks}.')
-
-
 # -- events out -----------------------------------------------------------------------------------
 
 
@@ -340,16 +329,18 @@ class Writer:
         request_id: str,
         sign: Callable[[str], str],
         omits: bool = False,
+        kept: int = 0,
     ):
         """conversation: of one choice.  request_id: of the HTTP exchange; errors inside a stream repeat it.
-        sign: the signature of reasoning, by which it is known when it comes back.  omits: reasoning is not shown."""
-        self.omits = omits
+        sign: the signature of reasoning, by which it is known when it comes back.  omits: reasoning is not shown.
+        kept: leading tokens of the prompt that the cache is to keep."""
+        self.omits, self.kept = omits, kept
         self.header, self.conversation, self.request_id, self.sign = header, conversation, request_id, sign
 
     def end(self) -> bytes:
         """After the last event: the reason and the whole usage. Nothing said is an empty text."""
         delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()}
-        usage = usage_json(self.conversation.usage())
+        usage = self._usage()
         empty: list[PartEvent] = [Opened(0, Channel.TEXT), Closed(0)]
         frames = b"" if self._choice.parts else b"".join(map(self._part_frame, empty))
         return (
@@ -365,7 +356,7 @@ class Writer:
     def frame(self, event: Event) -> bytes:
         self.conversation.take(event)
         if isinstance(event, Started):
-            return _event("message_start", message=self._message([], usage_json(self.conversation.usage())))
+            return _event("message_start", message=self._message([], self._usage()))
         return b"".join(map(self._part_frame, self._choice.news))
 
     def _part_frame(self, event: PartEvent) -> bytes:
@@ -391,7 +382,10 @@ class Writer:
         """The whole answer, once every event has been taken."""
         blocks = [self._block(part) for part in self._choice.parts]
         content = [block for block in blocks if block] or [{"type": "text", "text": ""}]
-        return self._message(content, usage_json(self.conversation.usage()))
+        return self._message(content, self._usage())
+
+    def _usage(self) -> dict[str, int]:
+        return usage_json(self.conversation.usage(), self.kept)
 
     def _block(self, part: Part) -> dict[str, Any]:
         """{}: there is nothing to show."""
@@ -444,11 +438,13 @@ def _block_delta(channel: Channel, text: str) -> dict[str, Any]:
     return {"type": "text_delta", "text": text}
 
 
-def usage_json(usage: Usage) -> dict[str, int]:
-    """`input_tokens` leaves out what the cache had: a client adds the three input counts."""
+def usage_json(usage: Usage, kept: int = 0) -> dict[str, int]:
+    """`input_tokens` leaves out what the cache had, and what of the `kept` tokens it had not: a client adds the three
+    input counts."""
+    created = max(kept - usage.cached, 0)
     return {
-        "input_tokens": usage.prompt - usage.cached,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": usage.prompt - usage.cached - created,
+        "cache_creation_input_tokens": created,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.generated,
     }

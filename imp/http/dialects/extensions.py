@@ -45,11 +45,14 @@ ENFORCED = (
     Field("truncation_side", Kind.STRING, choices=("left", "right"), default="left", doc="Where such a prompt is cut."),
     Field("repeat_penalty", Kind.NUMBER, above=0, doc="llama.cpp's name of repetition_penalty, which wins."),
     Field("n_predict", Kind.INTEGER, -1, doc="llama.cpp's name of max_tokens, which wins; -1: what the context holds."),
-    Field("cache_prompt", Kind.BOOLEAN, default=True, doc="false: nothing cached is used, and nothing kept."),
+    Field(
+        "cache_prompt",
+        Kind.BOOLEAN,
+        doc="true: kept in the cache longer than others; false: nothing cached is used, and nothing kept.",
+    ),
 )
 
 _WITHOUT_EFFECT = {
-    "cache_prefix_messages": "Prompts are cached unasked.",
     "dry_sequence_breakers": "The breakers are line breaks, colons, quotes and stars.",
     "id_slot": "Any free place is as good.",
     "logits_processor_args": "There are no such processors.",
@@ -83,6 +86,9 @@ EXTENSIONS = (
         for name, why in _WITHOUT_EFFECT.items()
     ),
     *(Field(name, status=Status.REFUSED, doc=why) for name, why in _REFUSED.items()),
+)
+NO_MESSAGES = Field(
+    "cache_prefix_messages", status=Status.REFUSED, doc="there are no messages; cache_prompt keeps the whole prompt."
 )
 
 
@@ -125,7 +131,8 @@ def extended(parsed: Parsed, logprobs: int | None) -> dict[str, Any]:
         "logprob_token_ids": tuple(parsed["logprob_token_ids"] or ()),
         "truncate_prompt": parsed["truncate_prompt_tokens"],
         "truncate_left": parsed["truncation_side"] == "left",
-        "uses_cache": parsed["cache_prompt"],
+        "uses_cache": parsed["cache_prompt"] is not False,
+        "keeps_prompt": parsed["cache_prompt"] is True,
     }
     if parsed["repetition_penalty"] is None:
         given["repetition_penalty"] = parsed["repeat_penalty"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from imp.chat.message import CompletionRequest
 from imp.http import sse
-from imp.http.dialects.extensions import EXTENSIONS, extended, longest
+from imp.http.dialects.extensions import EXTENSIONS, NO_MESSAGES, extended, longest
 from imp.http.dialects.generation import LIMITS, NO_OPS, SAMPLING, STREAMING, options
 from imp.http.dialects.openai_chat import Header
 from imp.http.dialects.shared import Choice, Conversation
@@ -32,6 +32,7 @@ FIELDS = (
     ),
     *SAMPLING,
     *(each for each in (*LIMITS, *STREAMING, *EXTENSIONS) if each.name not in _ELSEWHERE),
+    NO_MESSAGES,
     *NO_OPS,
 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from imp.chat import parts
-from imp.chat.message import ChatRequest, Message
+from imp.chat.message import ChatRequest, Kept, Message
 from imp.chat.parts import Channel
 from imp.http import sse
 from imp.http.dialects import thinking, tools
@@ -31,7 +31,7 @@ from imp.http.dialects.shared import (
     usage_json,
 )
 from imp.http.errors import ApiError, Envelope, bad_request, envelope
-from imp.http.fields import Field, Kind, Status, parse, wrong
+from imp.http.fields import Field, Kind, Parsed, Status, parse, wrong
 from imp.types import ConstraintSpec, Delta, Event, Finished, Started, TokenLogprob
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -56,6 +56,7 @@ FIELDS = (
     ),
     Field("modalities", Kind.ARRAY, items=Field("", Kind.STRING, choices=("text",)), doc="Only text is generated."),
     Field("add_special_tokens", status=Status.NO_OP, doc="A begin-of-text token is added where the template has none."),
+    Field("cache_prefix_messages", Kind.INTEGER, 1, 10000, doc="So many messages are kept in the cache."),
     *refused("chat_template", reason="templates are chosen when the server starts, by --chat-template."),
     *refused("echo", reason="the messages of a chat are not repeated."),
     *tools.OPENAI,
@@ -96,8 +97,9 @@ def read(body: Mapping[str, Any]) -> Ask:
     logprobs = (parsed["top_logprobs"] or 0) if parsed["logprobs"] else None
     tooling = tools.openai(parsed)
     wanted = constraint(parsed)
+    turns = messages(parsed["messages"])
     chat = ChatRequest(
-        messages=messages(parsed["messages"]),
+        messages=turns,
         options=options(
             parsed,
             max_tokens=longest(parsed, "max_completion_tokens", "max_tokens"),
@@ -112,10 +114,18 @@ def read(body: Mapping[str, Any]) -> Ask:
         add_generation_prompt=parsed["add_generation_prompt"] and not parsed["continue_final_message"],
         continue_final_message=parsed["continue_final_message"],
         structured=wanted is not None,
+        kept=_kept(parsed, turns),
         **thinking.wanted(parsed, parsed["reasoning_effort"]),
     )
     streamed = parsed["stream"], include_usage, continuous
     return Ask(chat, wanted, parsed["model"], *streamed, parsed["timings"], tooling.ignored, extras(parsed))
+
+
+def _kept(parsed: Parsed, turns: tuple[Message, ...]) -> Kept | None:
+    count = parsed["cache_prefix_messages"]
+    if count is not None and parsed["cache_prompt"] is False:
+        raise bad_request("cache_prefix_messages", '"cache_prefix_messages" does not go with "cache_prompt": false.')
+    return None if count is None else Kept(turns[:count])
 
 
 _RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message")

@@ -9,7 +9,7 @@ from typing import Any
 from imp.chat.message import CompletionRequest
 from imp.http import sse
 from imp.http.dialects.constraints import CONSTRAINTS, RESPONSE_FORMAT, constraint
-from imp.http.dialects.extensions import EXTENSIONS, Extras, extended, extras, longest
+from imp.http.dialects.extensions import EXTENSIONS, NO_MESSAGES, Extras, extended, extras, longest
 from imp.http.dialects.generation import (
     LIMITS,
     NO_OPS,
@@ -51,6 +51,7 @@ FIELDS = (
     Field("suffix", Kind.STRING, doc="Text behind the one to be written, for models that fill in; not with echo."),
     RESPONSE_FORMAT,
     *CONSTRAINTS,
+    NO_MESSAGES,
     *EXTENSIONS,
     *NO_OPS,
 )

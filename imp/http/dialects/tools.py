@@ -15,7 +15,7 @@ from typing import Any
 
 from imp.chat.message import Calling
 from imp.http.errors import bad_request
-from imp.http.fields import Field, Kind, Parsed, Status, wrong
+from imp.http.fields import Field, Kind, Parsed, wrong
 
 MAX_TOOLS = 1000
 _NAME = re.compile(r"""[^\s\\"'<>{}()|,\[\]]{1,128}""")
@@ -64,7 +64,7 @@ ANTHROPIC = (
             *_FUNCTION[:2],
             Field("input_schema", Kind.OBJECT, doc="JSON Schema of the input; absent: there is none."),
             _FUNCTION[3],
-            Field("cache_control", status=Status.NO_OP, doc="Prompts are cached unasked."),
+            Field("cache_control", Kind.OBJECT, doc="Keep the prompt up to here in the cache."),
         ),
         "Functions the model may call.",
     ),
