@@ -30,6 +30,7 @@ from .model.plan import MaskBits
 from .model.runner import ModelRunner
 from .sched.blocks import BlockPool
 from .sched.scheduler import Scheduler
+from .sched.speculation import Speculation
 from .settings import Settings
 from .text.decode import TextDecoder
 from .text.infill import fill_tokens
@@ -170,7 +171,7 @@ def scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits, sett
         max_logit_rows=limits.logit_rows,
         new_decoder=new_decoder,
         eos_ids=tokenizer.eos_ids,
-        jump_ahead=settings.constrained.jump_ahead,
+        speculation=Speculation(jump_ahead=settings.constrained.jump_ahead),
         prompt_cap=settings.runtime.prefill_chunk_decode_cap,
         pin_budget=memory.blocks * settings.server.prefix_pin_budget_pct // 100,
     )

@@ -5,10 +5,10 @@ Frozen values cross threads. `Sequence`, `Row`, `Batch` and `RowResult` are muta
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class Reason(Enum):
@@ -129,6 +129,15 @@ class ConstraintSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafting:
+    """What may be guessed of an output before it is computed. It changes when the output comes, never what it is."""
+
+    wanted: bool = True
+    prediction: tuple[int, ...] = ()  # what the caller expects the output to be
+    tenant: bytes | None = None  # outputs of one tenant serve as guesses for each other; None: this one for nobody
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What a caller wants generated. Immutable: all progress lives in `Sequence`."""
 
@@ -142,6 +151,7 @@ class Request:
     salt: bytes = b""  # adapter, media, tenant: whatever makes equal tokens mean different KV
     pin: int = 0  # leading tokens of the prompt whose KV is kept for later requests, as far as the budget for it goes
     pool: Pool | None = None  # numbers about the prompt are wanted, no tokens: limits.max_tokens is 0 then
+    drafting: Drafting = Drafting()
     arrived: float = 0.0  # time.monotonic() at the door
 
 
@@ -164,6 +174,16 @@ class Usage:
     drafted: int = 0
     accepted: int = 0
     reasoning: int = 0  # of those generated, its markers included
+    verify_steps: int = 0  # rows that carried a draft
+    verified: int = 0  # tokens these rows gave, accepted ones and those behind them
+    predicted: int = 0  # of those drafted, from Drafting.prediction
+    predicted_accepted: int = 0
+
+    @classmethod
+    def total(cls, usages: Iterable[Usage]) -> Usage:
+        """The sum, field by field."""
+        rows = [tuple(getattr(usage, f.name) for f in fields(cls)) for usage in usages]
+        return cls(*map(sum, zip(*rows, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +273,35 @@ class Decoder(Protocol):
     def flush(self) -> str: ...
 
 
+class Source(Enum):
+    """Where a guess comes from: what is known of its kind says how likely it is."""
+
+    FORCED = 0  # a constraint leaves no other text
+    RUNNER = 1  # the runner proposed it with the last step's results
+    RUN = 2  # followed the same tokens before, in this text
+    NEAR = 3  # the same, but in a text that is being copied with changes
+    REPLACEMENT = 4  # stands in such a text at the same distance
+    SHARED = 5  # followed the same tokens in another output of the tenant
+    MODEL = 6  # a smaller model's
+
+
+class Guess(NamedTuple):
+    tokens: list[int]
+    source: Source
+    matched: int  # tokens before the guess that were found before it
+    expected: int = 0  # leading tokens that come from Drafting.prediction
+
+
+class Lookup(Protocol):
+    """Finds what a text may go on with, in what is known of it. Cheap: called for every sequence in every step."""
+
+    def guess(self, seq: Sequence, ahead: list[int], most: int) -> Guess | None:
+        """At most `most` tokens to follow those of `seq` and the guessed ones in `ahead`."""
+
+    def ended(self, seq: Sequence) -> None:
+        """It will not be asked about again."""
+
+
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Sequence:
     """One continuation of one request: how far it has got and where its KV lives.
@@ -280,8 +329,14 @@ class Sequence:
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
     mu: float = 0.0  # mirostat's running surprise target
     pooled: Any = None  # the runner's: hidden states summed so far (Request.pool)
-    drafted: int = 0
+    drafted: int = 0  # this and the next five as in Usage
     accepted: int = 0
+    verify_steps: int = 0
+    verified: int = 0
+    predicted: int = 0
+    predicted_accepted: int = 0
+    history: Any = None  # the Lookup's
+    drafts: Any = None  # what the scheduler has learnt of guesses about it
     scheduled_at: float = 0.0
     first_token_at: float = 0.0
     last_token_at: float = 0.0

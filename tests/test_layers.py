@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "constrain": {"types", "machine_code"},
     "constrain.__main__": {"constrain", "settings", "text", "weights"},
     "sched": {"types", "text"},
+    "speculate": {"types", "machine_code"},
     "model": {"types", "weights"},
     "cpu": {"types", "weights", "model", "machine_code"},
     "chat": {"types", "text", "constrain"},

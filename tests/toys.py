@@ -139,6 +139,7 @@ class AllowListState:
 
     def rollback(self, count: int) -> None:
         del self.taken[len(self.taken) - count :]
+        self.broken = False  # what was tried behind them is forgotten with them
 
     def forced(self) -> list[int]:
         allowed = self.rule.sets[len(self.taken) % len(self.rule.sets)]

@@ -7,7 +7,7 @@ The words of the client and of the model are in it only while a request log want
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -76,15 +76,9 @@ def used(ends: Sequence[Finished | Failed]) -> Usage:
     for end in sorted(ends, key=_leader_first):
         if end.marks.scheduled:
             leaders.setdefault(end.request, end.usage)
-    usages = [end.usage for end in ends]
-    return Usage(
-        prompt=sum(usage.prompt for usage in leaders.values()),
-        cached=sum(usage.cached for usage in leaders.values()),
-        generated=sum(usage.generated for usage in usages),
-        drafted=sum(usage.drafted for usage in usages),
-        accepted=sum(usage.accepted for usage in usages),
-        reasoning=sum(usage.reasoning for usage in usages),
-    )
+    total = Usage.total(end.usage for end in ends)
+    prompts = leaders.values()
+    return replace(total, prompt=sum(u.prompt for u in prompts), cached=sum(u.cached for u in prompts))
 
 
 def _leader_first(end: Finished | Failed) -> int:

@@ -7,7 +7,7 @@ control token) comes with the text it belongs to, and tokens that lie wholly beh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from imp.types import Delta, Marks, Reason, Row, RowResult, Sequence, TokenLogprob, Usage
 
@@ -80,19 +80,28 @@ def confirmed(seq: Sequence, end: End) -> End:
     return end if stopped is None else End(Reason.STOP, stopped)
 
 
+def used(seq: Sequence) -> Usage:
+    """What one sequence has used so far."""
+    return Usage(
+        prompt=len(seq.request.prompt),
+        cached=seq.cached,
+        generated=seq.generated,
+        drafted=seq.drafted,
+        accepted=seq.accepted,
+        reasoning=seq.decoder.reasoning_tokens if seq.decoder else 0,
+        verify_steps=seq.verify_steps,
+        verified=seq.verified,
+        predicted=seq.predicted,
+        predicted_accepted=seq.predicted_accepted,
+    )
+
+
 def account(gone: list[Sequence]) -> tuple[Usage, Marks]:
     """What the sequences of one request, ended together, have used: the prompt counts once, as the first one's."""
     if not gone:
         return Usage(), Marks()
     first = min(gone, key=lambda seq: seq.index)
-    usage = Usage(
-        prompt=len(first.request.prompt),
-        cached=first.cached,
-        generated=sum(seq.generated for seq in gone),
-        drafted=sum(seq.drafted for seq in gone),
-        accepted=sum(seq.accepted for seq in gone),
-        reasoning=sum(seq.decoder.reasoning_tokens for seq in gone if seq.decoder),
-    )
+    usage = replace(Usage.total(map(used, gone)), prompt=len(first.request.prompt), cached=first.cached)
     marks = Marks(
         arrived=first.request.arrived,
         scheduled=min((seq.scheduled_at for seq in gone if seq.scheduled_at), default=0.0),

@@ -25,9 +25,10 @@ from bisect import insort
 from collections.abc import Callable, Iterator
 
 from imp.sched.blocks import BlockPool
-from imp.sched.output import DeadEnd, End, accept, account, collect_prompt_logprobs, confirmed, release
+from imp.sched.output import DeadEnd, End, accept, account, collect_prompt_logprobs, confirmed, release, used
 from imp.sched.room import Found, find, hashes_of, offer_rest, publish, reads_cache, room, shareable
 from imp.sched.shares import shares
+from imp.sched.speculation import Speculation
 from imp.sched.stats import Counters, Stats, snapshot
 from imp.types import (
     Batch,
@@ -44,7 +45,6 @@ from imp.types import (
     RowResult,
     Sequence,
     Started,
-    Usage,
 )
 
 AGE_TICKS = 256  # waiting this many ticks is worth one priority class
@@ -61,7 +61,7 @@ class Scheduler:
 
     context: tokens a sequence may have, prompt included.   max_rows: sequences per step.
     max_tokens: positions per step.                         max_logit_rows: positions per step that want logits.
-    jump_ahead: tokens that a constraint leaves no choice about are verified in one step, as guesses.
+    speculation: which guesses are verified; unless said, what a constraint leaves no choice about.
     prompt_cap: positions of prompts in a step that has decode rows, so that a long prompt never holds up the others.
     pin_budget: blocks that pins may keep.
     """
@@ -76,7 +76,7 @@ class Scheduler:
         max_logit_rows: int,
         new_decoder: Callable[[Request], Decoder],
         eos_ids: frozenset[int] = frozenset(),
-        jump_ahead: bool = True,
+        speculation: Speculation | None = None,
         prompt_cap: int | None = None,
         pin_budget: int = 0,
     ) -> None:
@@ -89,7 +89,7 @@ class Scheduler:
         self.max_logit_rows = max_logit_rows
         self.new_decoder = new_decoder
         self.eos_ids = eos_ids
-        self.jump_ahead = jump_ahead
+        self.speculation = speculation or Speculation()
         self.prompt_cap = max_tokens if prompt_cap is None else prompt_cap
         self.pin_budget = pin_budget
         self.waiting: list[Sequence] = []  # both sorted by rank
@@ -98,6 +98,7 @@ class Scheduler:
         self._ticks = 0
         self._in_step = False
         self._copied: list[tuple[Sequence, Copy]] = []  # of the step in progress
+        self._planned_at = 0.0
         self._counters = Counters()
 
     # -- requests in, requests out ----------------------------------------------------------------
@@ -169,6 +170,7 @@ class Scheduler:
             if not row.seq.started:
                 row.seq.scheduled_at = now
         self._counters.step(sum([row.count for row in rows]), decode_rows, len(rows) - decode_rows)
+        self._planned_at = now
         self._in_step = True
         return Batch(rows, [copy for _, copy in self._copied])
 
@@ -177,6 +179,8 @@ class Scheduler:
         if len(results) != len(batch.rows):
             raise ValueError(f"{len(results)} results for {len(batch.rows)} rows")
         self._counters.late(sum([result.late for result in results[: self._counters.decode_last_rows]]))
+        if self._counters.decode_last_rows == len(batch.rows):
+            self.speculation.took(sum([row.count for row in batch.rows]), now - self._planned_at)
         events: list[Event] = []
         for row, result in zip(batch.rows, results, strict=True):
             seq = row.seq
@@ -251,23 +255,23 @@ class Scheduler:
         """
         rows: list[Row] = []
         running, size = self.running, self.pool.size
-        guesses = self._spare_positions_for_drafts()
-        i = 0
-        while i < len(running):
-            seq = running[i]
-            start = seq.computed
-            if start + 1 == len(seq.tokens):
-                if seq.draft:
-                    del seq.draft[guesses:]
-                    guesses -= len(seq.draft)
+        decoding = [seq for seq in running if seq.computed + 1 == len(seq.tokens)]
+        if decoding:
+            self.speculation.draft(decoding, self._spare_positions_for_drafts(), self._room_for_guesses)
+        for seq in decoding:
+            if not seq.blocks:
+                break  # it was a victim, and so are those behind it
+            count = 1 + len(seq.draft)
+            if seq.computed + count > len(seq.blocks) * size:
+                if not self._make_room(seq):
+                    break  # it was its own victim, so it was the last
                 count = 1 + len(seq.draft)
-                if start + count > len(seq.blocks) * size:
-                    if not self._make_room(seq):
-                        break  # it was its own victim, so it was the last
-                    count = 1 + len(seq.draft)
-                rows.append(Row(seq, start, count))
-            i += 1
+            rows.append(Row(seq, seq.computed, count))
         return rows
+
+    def _room_for_guesses(self, seq: Sequence) -> int:
+        """How many can be right before the sequence is full, the token behind them included."""
+        return max(self._limit(seq) - len(seq.tokens) - 1, 0)
 
     def _spare_positions_for_drafts(self) -> int:
         """What is left when everybody has one position and one logit row; half of that where prompts want positions."""
@@ -389,9 +393,8 @@ class Scheduler:
         accepted = len(tokens) - 1
         if not 0 <= accepted <= guesses or (accepted and tokens[:accepted] != seq.draft[:accepted]):
             raise ValueError(f"{len(tokens)} tokens do not continue a row that carried {guesses} guesses")
+        self.speculation.verified(seq, tokens, accepted)
         if guesses:
-            seq.drafted += guesses
-            seq.accepted += accepted
             self._counters.guesses(guesses, accepted)
         if not seq.first_token_at:
             seq.first_token_at = now
@@ -417,15 +420,8 @@ class Scheduler:
             events.append(delta)
         if end is not None:
             events.append(self._finish(seq, confirmed(seq, end)))
-        elif guess := result.draft or self._forced(seq):
-            seq.draft = guess[: max(self._limit(seq) - len(seq.tokens) - 1, 0)]
-
-    def _forced(self, seq: Sequence) -> list[int]:
-        """Tokens that the constraint leaves no choice about. None with mirostat, where every draw depends on the one
-        before it."""
-        if seq.constraint is None or not self.jump_ahead or seq.request.sampling.mirostat:
-            return []
-        return seq.constraint.forced()
+        else:
+            seq.draft = result.draft
 
     def _prompt_is_there(self, seq: Sequence) -> None:
         """The whole prompt is computed for the first time: share it, pin it, let the siblings join."""
@@ -494,6 +490,7 @@ class Scheduler:
             if seq in queue:
                 queue.remove(seq)
         self._drop(seq)
+        self.speculation.ended(seq)
 
     def _finish(self, seq: Sequence, end: End, vector: tuple[float, ...] | None = None) -> Finished:
         self._leave(seq)
@@ -503,10 +500,8 @@ class Scheduler:
             self._live[request.id] = left
         else:
             del self._live[request.id]
-        thought = seq.decoder.reasoning_tokens if seq.decoder else 0
-        usage = Usage(len(request.prompt), seq.cached, seq.generated, seq.drafted, seq.accepted, thought)
         marks = Marks(request.arrived, seq.scheduled_at, seq.first_token_at, seq.last_token_at, seq.masking_s)
-        return Finished(request.id, seq.index, end.reason, end.stop, usage, marks, vector)
+        return Finished(request.id, seq.index, end.reason, end.stop, used(seq), marks, vector)
 
     def _fail(self, request_id: str, code: str, message: str) -> Failed:
         gone = self._sequences_of(request_id)

@@ -6,7 +6,7 @@ import codecs
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from imp.chat.arguments import problem
@@ -200,14 +200,12 @@ class Conversation:
 
     def usage(self) -> Usage:
         """Prompt tokens once per prompt; generated ones of all choices, as far as they have come."""
-        done = [choice.finished.usage if choice.finished else None for choice in self.choices]
-        return Usage(
+        total = Usage.total(choice.finished.usage for choice in self.choices if choice.finished)
+        return replace(
+            total,
             prompt=sum(choice.prompt_tokens for choice in self.leaders()),
             cached=sum(choice.cached for choice in self.leaders()),
-            generated=sum(u.generated if u else len(c.tokens) for u, c in zip(done, self.choices, strict=True)),
-            drafted=sum(u.drafted for u in done if u),
-            accepted=sum(u.accepted for u in done if u),
-            reasoning=sum(u.reasoning for u in done if u),
+            generated=total.generated + sum(len(choice.tokens) for choice in self.choices if not choice.finished),
         )
 
     def timings(self) -> dict[str, Any]:

@@ -1,0 +1,193 @@
+"""Which guesses about the next tokens are verified, and how many. Belongs to the scheduler.
+
+A guess costs a position of the step and is worth a token if it is right. For each sequence there is a candidate: what
+a constraint forces or the runner proposes, and behind it what the lookup finds, as far as the constraint and the limits
+let it go on. Of all candidates together so many tokens are taken, the likeliest first, that the step gives the most
+tokens for its time; none where that is not some more than without. Nothing here can change a text: a guess is kept only
+where it is what the sampler draws at its position, with that position's own random number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from imp.sched.costs import StepCosts
+from imp.sched.odds import Odds, Texture, kind
+from imp.types import Constraint, Lookup, Sequence, Source
+
+MARGIN = 1.03  # guesses must promise so much more than no guesses
+RETRY = 32  # in one step of so many, costs are taken for lower than they were measured: that may have changed ...
+HOPE = 0.8  # ... by this much
+_GROWING = (Source.RUN, Source.NEAR, Source.REPLACEMENT, Source.SHARED)
+
+
+@dataclass(slots=True)
+class Candidate:
+    """What may follow a sequence's tokens, and what is known of how well it can be guessed."""
+
+    text: Texture = field(default_factory=Texture)
+    tokens: list[int] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)  # of each token
+    predicted: range = range(0)  # those of them that the caller expects
+
+
+class Speculation:
+    """lookup: None: only what is forced or proposed is verified.  most: tokens of a draft.  costs: None: everything
+    that there is room for is verified, whatever it costs.  jump_ahead: what a constraint forces is a guess."""
+
+    def __init__(
+        self,
+        lookup: Lookup | None = None,
+        *,
+        most: int = 16,
+        costs: StepCosts | None = None,
+        jump_ahead: bool = True,
+    ) -> None:
+        self.lookup, self.most, self.costs, self.jump_ahead = lookup, most, costs, jump_ahead
+        self.odds = Odds()
+        self._steps = 0
+
+    def draft(self, decoding: list[Sequence], spare: int, room: Callable[[Sequence], int]) -> None:
+        """Give these sequences their drafts, the most urgent first: `spare` tokens in all at most.
+
+        A draft that is there already was proposed by the runner. room(seq): tokens that can be appended before the
+        one that fills the sequence.
+        """
+        self._steps += 1
+        spare = max(spare, 0)
+        pays = self._could_pay(len(decoding), spare)
+        found = []
+        for seq in decoding:
+            candidate = self._candidate(seq, room, pays) if pays or seq.draft or seq.constraint is not None else None
+            if candidate is not None:
+                found.append((seq, candidate))
+        if not found:
+            return
+        depths = self._depths(found, len(decoding), spare)
+        for (seq, candidate), depth in zip(found, depths, strict=True):
+            seq.draft = candidate.tokens[:depth]
+
+    def verified(self, seq: Sequence, tokens: list[int], accepted: int) -> None:
+        """So many of its draft's tokens were right; `tokens` are all that were drawn."""
+        drafted, candidate = len(seq.draft), seq.drafts
+        if drafted:
+            seq.drafted += drafted
+            seq.accepted += accepted
+            seq.verify_steps += 1
+            seq.verified += len(tokens)
+        if candidate is None or not candidate.tokens:
+            return
+        expected = candidate.predicted
+        seq.predicted += len(range(expected.start, min(expected.stop, drafted)))
+        seq.predicted_accepted += len(range(expected.start, min(expected.stop, accepted)))
+        learn, text = self.odds.learn, candidate.text
+        for guess, token, of_kind in zip(candidate.tokens, tokens, candidate.kinds, strict=False):
+            learn(of_kind, guess == token, text)
+            if guess != token:
+                break
+        candidate.tokens = []
+
+    def took(self, positions: int, seconds: float) -> None:
+        """The duration of a step of decode rows alone."""
+        if self.costs is not None:
+            self.costs.learn(positions, seconds)
+
+    def ended(self, seq: Sequence) -> None:
+        if self.lookup is not None:
+            self.lookup.ended(seq)
+        seq.drafts = None
+
+    def _could_pay(self, rows: int, spare: int) -> bool:
+        """Whether guesses that are all right would be worth their cost."""
+        costs = self.costs
+        if self.lookup is None or not spare or not rows:
+            return False
+        if costs is None:
+            return True
+        ahead = min(self.most, max(spare // rows, 1))
+        more = min(spare, rows * ahead)
+        return any((rows + m) / costs.of(rows + m) > MARGIN * rows / costs.of(rows) for m in (1, more // 2, more) if m)
+
+    def _candidate(self, seq: Sequence, room: Callable[[Sequence], int], looks: bool) -> Candidate | None:
+        """looks: the lookup is asked as well. None where nothing can be said, or nothing may be: with mirostat
+        every draw depends on the one before it."""
+        request, constraint = seq.request, seq.constraint
+        proposed, seq.draft = seq.draft, []
+        if request.sampling.mirostat:
+            return None
+        source = Source.RUNNER
+        if not proposed and constraint is not None and self.jump_ahead:
+            proposed, source = constraint.forced(), Source.FORCED
+        candidate = seq.drafts
+        if candidate is None:
+            candidate = seq.drafts = Candidate()
+        most = room(seq)
+        tokens = proposed[:most]
+        kinds = [kind(source, 0)] * len(tokens)
+        candidate.predicted = range(0)
+        if looks and self.lookup is not None and request.drafting.wanted and len(tokens) < min(most, self.most):
+            guess = self.lookup.guess(seq, tokens, min(most, self.most) - len(tokens))
+            if guess is not None:
+                start, grows = len(tokens), guess.source in _GROWING
+                candidate.predicted = range(start, start + guess.expected)
+                kinds += [kind(guess.source, guess.matched + i * grows) for i in range(len(guess.tokens))]
+                tokens = tokens + guess.tokens
+        if constraint is not None:
+            del tokens[_allowed(constraint, tokens) :]
+        candidate.tokens, candidate.kinds = _until_stop(tokens, request.limits.stop_ids), kinds
+        return candidate if candidate.tokens else None
+
+    def _depths(self, found: list[tuple[Sequence, Candidate]], rows: int, spare: int) -> list[int]:
+        """How many tokens of each candidate the step should verify."""
+        if self.costs is None:
+            depths = []
+            for _, candidate in found:
+                depths.append(min(len(candidate.tokens), spare))
+                spare -= depths[-1]
+            return depths
+        chance, chances = self.odds.chance, []
+        for i, (_, candidate) in enumerate(found):
+            factor, value = candidate.text.factor, 1.0
+            for of_kind in candidate.kinds[: len(candidate.tokens)]:
+                value *= chance(of_kind, factor)
+                chances.append((value, i))
+        chances.sort(key=_value, reverse=True)  # within a candidate they fall, and equal ones keep their order
+        depths = [0] * len(found)
+        for _, i in chances[: self._best(chances[:spare], rows)]:
+            depths[i] += 1
+        return depths
+
+    def _best(self, chances: list[tuple[float, int]], rows: int) -> int:
+        """The number of guesses, likeliest first, with which a step gives most tokens for its time."""
+        costs = self.costs
+        assert costs is not None
+        hope = HOPE if self._steps % RETRY == 0 else 1.0
+        base = costs.of(rows)
+        best, most, tokens = 0, MARGIN * rows / base, float(rows)
+        for count, (value, _) in enumerate(chances, 1):
+            tokens += value
+            rate = tokens / (base + hope * (costs.of(rows + count) - base))
+            if rate > most:
+                best, most = count, rate
+        return best
+
+
+def _value(chance: tuple[float, int]) -> float:
+    return chance[0]
+
+
+def _allowed(constraint: Constraint, tokens: list[int]) -> int:
+    """How many of the tokens the constraint lets through, one after the other. It stands where it stood."""
+    count = 0
+    while count < len(tokens) and not constraint.done and constraint.accept(tokens[count]):
+        count += 1
+    constraint.rollback(count)
+    return count
+
+
+def _until_stop(tokens: list[int], stop_ids: frozenset[int]) -> list[int]:
+    """Up to the first stop token: nothing comes behind it."""
+    if stop_ids.isdisjoint(tokens):
+        return tokens
+    return tokens[: next(i for i, token in enumerate(tokens) if token in stop_ids) + 1]
