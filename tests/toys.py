@@ -15,6 +15,7 @@ from operator import mul
 
 from imp.sched.blocks import BlockPool
 from imp.sched.scheduler import Scheduler
+from imp.sched.speculation import Speculation
 from imp.types import (
     Batch,
     Constraint,
@@ -394,6 +395,7 @@ class Stage:
         max_rows: int = 8,
         max_tokens: int = 64,
         max_logit_rows: int = 64,
+        speculation: Speculation | None = None,
         pin_budget: int | None = None,
     ) -> None:
         self.runner = runner or ToyRunner(blocks, size)
@@ -405,6 +407,7 @@ class Stage:
             max_logit_rows=max_logit_rows,
             new_decoder=ToyDecoder,
             eos_ids=frozenset({EOS}),
+            speculation=speculation,
             pin_budget=blocks // 4 if pin_budget is None else pin_budget,
         )
         self.transcript = Transcript()

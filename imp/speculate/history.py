@@ -94,7 +94,7 @@ class History:
         if wanted <= self.capacity:
             return
         known = self.tokens.copy()
-        self.capacity = 1 << max(wanted, SMALLEST).bit_length()
+        self.capacity = 1 << (max(wanted, SMALLEST) - 1).bit_length()
         self._tokens = np.zeros(self.capacity, np.int32)
         self._chain = np.zeros(self.capacity + 1, np.int32)
         self._table = np.zeros(self.capacity, np.int32)

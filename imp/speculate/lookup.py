@@ -29,7 +29,7 @@ class SuffixLookup:
     def __init__(self, cache_dir: Path, least: int, shared_tokens: int) -> None:
         self.code, self.least, self.shared_tokens = search_code(cache_dir), least, shared_tokens
         self.tenants: OrderedDict[bytes, History] = OrderedDict()  # the one asked most recently last
-        self.kept = 0  # tokens of all of them
+        self.kept = 0  # tokens all of them have room for
 
     def guess(self, seq: Sequence, ahead: list[int], most: int) -> Guess | None:
         own = seq.history
@@ -58,18 +58,18 @@ class SuffixLookup:
         tenant, seq.history = seq.request.drafting.tenant, None
         output = seq.tokens[max(len(seq.request.prompt) - BEFORE, 0) :]
         limit = self.shared_tokens // SHARE
-        if tenant is None or seq.generated <= self.least or len(output) >= limit:
+        if tenant is None or seq.generated <= self.least or len(output) >= limit // 2:
             return
         store = self.tenants.pop(tenant, None) or History(self.code, self.least)
-        self.kept -= len(store)
+        self.kept -= store.capacity if len(store) else 0
         if len(store) + len(output) + 1 > limit:
-            store = store.newest(limit // 2)
+            store = store.newest(limit // 2 - len(output))
         store.extend([*output, GAP])
         self.tenants[tenant] = store
-        self.kept += len(store)
+        self.kept += store.capacity
         while self.kept > self.shared_tokens:
             _, oldest = self.tenants.popitem(last=False)
-            self.kept -= len(oldest)
+            self.kept -= oldest.capacity
 
     def forget(self) -> None:
         """All that is kept of ended outputs."""

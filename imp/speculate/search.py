@@ -100,7 +100,7 @@ def _longest_run(header, tokens, query, end, last):
     for _ in range(CANDIDATES):
         if at == 0 or length == LONGEST:
             break
-        if at < last:
+        if at < last and tokens[at] != GAP:
             here = _matched(tokens, at, query, end)
             if here >= least and here > length:
                 place, length = at, here
@@ -115,6 +115,8 @@ def _near(header, tokens, end, expected):
         for side in range(2):
             place = expected + distance if side == 0 else expected - distance
             if (side == 1 and (distance == 0 or distance > BACK)) or place < 1 or place >= header[COUNT]:
+                continue
+            if tokens[place] == GAP:
                 continue
             length = _matched(tokens, place, tokens, end)
             if length > 0:

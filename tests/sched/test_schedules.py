@@ -8,10 +8,15 @@ logprobs, constraints, salts and failing steps. All invariants are checked after
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from imp.types import Batch, Limits, Reason, Request, Sampling
+from imp.sched.costs import StepCosts
+from imp.sched.speculation import Speculation
+from imp.speculate.lookup import SuffixLookup
+from imp.types import Batch, Drafting, Limits, Reason, Request, Sampling
 from tests.toys import EOS, LANGUAGE, AllowList, Stage, ToyRunner, reference
 
 SEEDS, CHUNK = 520, 40
@@ -25,6 +30,22 @@ def make_drafter(rng: random.Random, longest: int):
         return [g if rng.random() < 0.8 else rng.choice(LANGUAGE) for g in guesses]
 
     return propose
+
+
+def make_speculation(rng: random.Random, folder: Path) -> Speculation:
+    """From nothing but jump-ahead to a lookup whose guesses have to pay; this machine's steps take no time."""
+    if rng.random() < 0.4:
+        return Speculation(jump_ahead=rng.random() < 0.8)
+    lookup = SuffixLookup(folder, rng.randrange(1, 4), rng.choice([0, 2048, 65536]))
+    return Speculation(lookup, most=rng.randrange(1, 17), costs=StepCosts(0.1) if rng.random() < 0.5 else None)
+
+
+def expect(rng: random.Random, request: Request) -> Request:
+    """The same with what its caller may say of its output: nothing, or much that is right."""
+    said = reference(request).tokens if rng.random() < 0.5 else []
+    prediction = [t if rng.random() < 0.9 else rng.choice(LANGUAGE) for t in said]
+    tenant = rng.choice([None, b"", request.salt])
+    return replace(request, drafting=Drafting(rng.random() < 0.9, tuple(prediction), tenant))
 
 
 def make_constraint(rng: random.Random) -> AllowList:
@@ -60,7 +81,7 @@ def make_request(rng: random.Random, i: int, prefixes: list[tuple[int, ...]], le
     )
 
 
-def play(seed: int) -> tuple[Stage, dict[str, Request], set[str]]:
+def play(seed: int, folder: Path) -> tuple[Stage, dict[str, Request], set[str]]:
     rng = random.Random(seed)
     size = rng.choice([1, 2, 4, 8])
     blocks = rng.choice([rng.randrange(60 // size, 120 // size), rng.randrange(90 // size, 400 // size)])
@@ -74,6 +95,7 @@ def play(seed: int) -> tuple[Stage, dict[str, Request], set[str]]:
         max_rows=max_rows,
         max_tokens=max_rows + rng.randrange(0, 40),
         max_logit_rows=max_rows + rng.randrange(0, 20),
+        speculation=make_speculation(rng, folder),
     )
     letters = rng.choice([2, 50])  # with two letters, equal blocks turn up in different contexts
     prefixes = [tuple(rng.randrange(letters) for _ in range(rng.randrange(30))) for _ in range(3)]
@@ -86,7 +108,7 @@ def play(seed: int) -> tuple[Stage, dict[str, Request], set[str]]:
 
         stage.runner.fails = fails
     for i in range(rng.randrange(8, 22)):
-        request = make_request(rng, i, prefixes, letters, 49)
+        request = expect(rng, make_request(rng, i, prefixes, letters, 49))
         requests[request.id] = request
         stage.submit(request)
         stage.sched.check()
@@ -125,18 +147,19 @@ def judge(stage: Stage, requests: dict[str, Request], aborted: set[str]) -> None
                 length = len(request.prompt) + usage.generated
                 assert out.finished.reason is Reason.LENGTH and length >= everything
                 assert out.essence == reference(request, index, length).essence
-            assert usage.cached < usage.prompt and usage.accepted <= usage.drafted
+            assert usage.cached < usage.prompt and usage.predicted_accepted <= usage.accepted <= usage.drafted
+            assert usage.predicted <= usage.drafted and usage.verify_steps <= usage.verified
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_any_schedule_gives_the_reference_output(first):
+def test_any_schedule_gives_the_reference_output(first, kernel_folder):
     seen = dict.fromkeys(
         ("preemptions", "cache_hits", "copies", "evictions", "mixed_steps", "accepted", "miss_steps"), 0
     )
     seen |= dict.fromkeys(("aborted", "failed"), 0)
     for seed in range(first, first + CHUNK):
         try:
-            stage, requests, aborted = play(seed)
+            stage, requests, aborted = play(seed, kernel_folder)
             judge(stage, requests, aborted)
             while stage.sched.pool.unpin_oldest():
                 pass
