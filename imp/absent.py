@@ -9,7 +9,7 @@ from .sources import Absent
 
 _KV = "quantised KV cache"
 _LORA, _VISION = "LoRA adapters", "vision"
-_SPARSE, _ROPE, _SPECULATION = "sparse attention", "RoPE override", "speculative decoding"
+_SPARSE, _ROPE, _MTP = "sparse attention", "RoPE override", "model with heads for several tokens"
 _RECURRENT = "recurrent models, hence no snapshots of them"
 
 FLAGS = (
@@ -49,9 +49,6 @@ KEYS = (
     Absent("server.recurrent_snapshot_mb", _RECURRENT, (0,)),
     Absent("server.recurrent_snapshot_host_mb", _RECURRENT, (0,)),
     Absent("server.agent_scan_limit", "agent prompt scan"),
-    Absent("speculative.ngram", _SPECULATION, (False,)),
-    Absent("speculative.k", _SPECULATION, (0,)),
-    Absent("speculative.min_match", _SPECULATION),
-    Absent("speculative.mtp_k", _SPECULATION, (0,)),
-    Absent("speculative.mtp_adaptive_k", _SPECULATION, (False,)),
+    Absent("speculative.mtp_k", _MTP, (0, -1)),
+    Absent("speculative.mtp_adaptive_k", _MTP, (False,)),
 )

@@ -29,9 +29,11 @@ from .model.ops import Backend, Model, StepLimits
 from .model.plan import MaskBits
 from .model.runner import ModelRunner
 from .sched.blocks import BlockPool
+from .sched.costs import StepCosts
 from .sched.scheduler import Scheduler
 from .sched.speculation import Speculation
 from .settings import Settings
+from .speculate.lookup import SuffixLookup
 from .text.decode import TextDecoder
 from .text.infill import fill_tokens
 from .text.tokenizer import Tokenizer
@@ -131,13 +133,19 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
     compiled()
     constraints.warm()
     found = facts(tokenizer, own_template, checkpoint.generation, memory.context, settings, constraints)
+    guesses = speculation(settings)
     bundle = Bundle(
         card=_card(path, checkpoint, model, settings),
-        facts=replace(found, vectors=_vectors(checkpoint, model.hidden), fill=_fill(checkpoint, tokenizer)),
+        facts=replace(
+            found,
+            vectors=_vectors(checkpoint, model.hidden),
+            fill=_fill(checkpoint, tokenizer),
+            no_guesses=guesses.off,
+        ),
         tokenizer=tokenizer,
         backend=backend,
         runner=ModelRunner(backend, tokenizer.vocab_size, BLOCK_SIZE, _mask_bits(constraints)),
-        scheduler=scheduler(tokenizer, memory, limits, settings),
+        scheduler=scheduler(tokenizer, memory, limits, settings, guesses),
         memory=memory,
     )
     checkpoint.close()
@@ -155,7 +163,19 @@ def step_limits(memory: MemoryPlan, settings: Settings) -> StepLimits:
     )
 
 
-def scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits, settings: Settings) -> Scheduler:
+def speculation(settings: Settings) -> Speculation:
+    """What is guessed about outputs, by the settings."""
+    own = settings.speculative
+    if not own.ngram or not own.k:
+        why = "speculative.k is 0" if own.ngram else "speculative.ngram is false"
+        return Speculation(most=own.k, costs=StepCosts(), jump_ahead=settings.constrained.jump_ahead, why=why)
+    lookup = SuffixLookup(settings.paths.cache, own.min_match, own.shared_tokens)
+    return Speculation(lookup, most=own.k, costs=StepCosts(), jump_ahead=settings.constrained.jump_ahead)
+
+
+def scheduler(
+    tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits, settings: Settings, speculation: Speculation
+) -> Scheduler:
     """The scheduler of a model with this vocabulary and this much memory."""
 
     def new_decoder(request: Request) -> TextDecoder:
@@ -171,7 +191,7 @@ def scheduler(tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits, sett
         max_logit_rows=limits.logit_rows,
         new_decoder=new_decoder,
         eos_ids=tokenizer.eos_ids,
-        speculation=Speculation(jump_ahead=settings.constrained.jump_ahead),
+        speculation=speculation,
         prompt_cap=settings.runtime.prefill_chunk_decode_cap,
         pin_budget=memory.blocks * settings.server.prefix_pin_budget_pct // 100,
     )

@@ -255,6 +255,20 @@ class KvCache:
 
 
 @dataclass(frozen=True, slots=True)
+class Speculative:
+    """Tokens that are guessed, and verified several in a step (docs/SPECULATION.md). The output is the same."""
+
+    ngram: bool = setting(True, "guess what followed the same tokens before, as far as that pays")
+    k: int = setting(16, "tokens guessed at once for a sequence; 0: none", low=0, high=64)
+    min_match: int = setting(2, "tokens that must be the same before a guess", low=1, high=16)
+    shared_tokens: int = setting(
+        262144,
+        "tokens of ended outputs kept for guesses about later ones of the same API key and cache_salt; 0: none",
+        low=0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Constrained:
     """Output that must match a schema, a regex or a grammar."""
 
@@ -311,6 +325,7 @@ class Settings:
     generation: Generation = field(default_factory=Generation)
     runtime: Runtime = field(default_factory=Runtime)
     kv_cache: KvCache = field(default_factory=KvCache)
+    speculative: Speculative = field(default_factory=Speculative)
     constrained: Constrained = field(default_factory=Constrained)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     action: Action = Action.SERVE
@@ -324,6 +339,7 @@ SECTIONS: dict[str, type] = {
     "generation": Generation,
     "runtime": Runtime,
     "kv_cache": KvCache,
+    "speculative": Speculative,
     "constrained": Constrained,
     "diagnostics": Diagnostics,
 }

@@ -134,7 +134,7 @@ class Drafting:
 
     wanted: bool = True
     prediction: tuple[int, ...] = ()  # what the caller expects the output to be
-    tenant: bytes | None = None  # outputs of one tenant serve as guesses for each other; None: this one for nobody
+    shares: bool = False  # outputs of requests of one owner and salt serve as guesses for each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,7 @@ class Request:
     pin: int = 0  # leading tokens of the prompt whose KV is kept for later requests, as far as the budget for it goes
     pool: Pool | None = None  # numbers about the prompt are wanted, no tokens: limits.max_tokens is 0 then
     drafting: Drafting = Drafting()
+    owner: str = ""  # whose it is: a name of its API key; "" where there are no keys
     arrived: float = 0.0  # time.monotonic() at the door
 
 

@@ -88,7 +88,7 @@ def stage(made: Compiler, *, blocks: int = 200, taste: Taste = lambda row, last:
     runner = ModelRunner(ToyLogits(blocks, taste), len(VOCAB), BLOCK, bits)  # type: ignore[arg-type]
     found = Stage(blocks, BLOCK, runner=runner, **limits)  # type: ignore[arg-type]
     assert isinstance(found.sched, Scheduler)
-    found.sched.jump_ahead = jump
+    found.sched.speculation.jump_ahead = jump
     return found
 
 

@@ -57,6 +57,8 @@ class Options:
     truncate_prompt: int | None = None  # tokens kept of a longer prompt; below 1: as many as are accepted
     truncate_left: bool = True
     uses_cache: bool = True
+    speculates: bool | None = None  # whether the output may be guessed at
+    prediction: str | None = None  # what it may be
     keeps_prompt: bool = False  # in the cache for later requests; a chat says more exactly what
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ..constrain.errors import ConstraintError
 from ..types import CompiledGrammar, ConstraintSpec, Limits, Pool, Reasoning, Request, Sampling
 from . import switches, tool_prompt
+from .guessing import LONGEST, drafting
 from .keeping import kept_tokens
 from .message import ChatRequest, CompletionRequest, Message, Options, Refused
 from .salt import salt
@@ -84,6 +85,7 @@ class ModelFacts:
     think_share: float = 0.5  # of max_tokens, that thinking may take where a request does not say
     answer_reserve: int = 256  # tokens that are enough for an answer: thinking may take all others
     trace_prompt: Callable[[str], None] | None = None  # is shown every rendered chat prompt
+    no_guesses: str = ""  # why outputs are not guessed at; empty: they are
 
 
 class Wording(Protocol):
@@ -345,8 +347,8 @@ def longest_prompt(facts: ModelFacts) -> int:
 
 
 def _check_bytes(text: str, facts: ModelFacts) -> None:
-    """Refuse, before tokenising, what cannot fit: no vocabulary has a token longer than this."""
-    limit = longest_prompt(facts) * 256
+    """Refuse, before tokenising, what cannot fit."""
+    limit = longest_prompt(facts) * LONGEST
     if len(text) > limit:
         raise Refused(
             f"the prompt has {len(text)} characters; {longest_prompt(facts)} tokens cannot hold them",
@@ -377,6 +379,7 @@ def _request(id: str, prompt: list[int], options: Options, facts: ModelFacts, ar
         salt=prompt_salt(options.cache_salt, facts, options.uses_cache),
         pin=len(prompt) if options.keeps_prompt and _shares(options, facts) else 0,
         arrived=arrived,
+        drafting=drafting(options, facts.tokenizer, facts.context, _shares(options, facts), facts.no_guesses),
     )
 
 

@@ -75,6 +75,9 @@ ERRORS: dict[str, Schema] = {
     ),
 }
 
+SPECULATION = dict.fromkeys(
+    ("imp_spec_drafted", "imp_spec_accepted", "imp_spec_emitted", "imp_spec_verify_steps"), COUNT
+)
 GENERATION: dict[str, Schema] = {
     "Usage": an_object(
         prompt_tokens=COUNT,
@@ -82,7 +85,13 @@ GENERATION: dict[str, Schema] = {
         total_tokens=COUNT,
         prompt_tokens_details=an_object(cached_tokens=COUNT),
         completion_tokens_details=an_object(
-            reasoning_tokens=COUNT, accepted_prediction_tokens=COUNT, rejected_prediction_tokens=COUNT
+            *(*SPECULATION, "imp_spec_declined", "imp_spec_declined_detail"),
+            reasoning_tokens=COUNT,
+            accepted_prediction_tokens=COUNT,
+            rejected_prediction_tokens=COUNT,
+            **SPECULATION,
+            imp_spec_declined=STRING,
+            imp_spec_declined_detail=STRING,
         ),
     ),
     "ChatCompletion": an_object(
@@ -152,10 +161,12 @@ GENERATION: dict[str, Schema] = {
         stop_reason=one_of("end_turn", "max_tokens", "stop_sequence", "tool_use", None),
         stop_sequence=or_null(STRING),
         usage=an_object(
+            *SPECULATION,
             input_tokens=COUNT,
             output_tokens=COUNT,
             cache_creation_input_tokens=COUNT,
             cache_read_input_tokens=COUNT,
+            **SPECULATION,
         ),
     ),
     "Infill": an_object(

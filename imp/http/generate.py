@@ -7,9 +7,11 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from imp.chat.guessing import declined
 from imp.chat.message import ChatRequest, Refused
 from imp.chat.pooling import answer_tokens, prepare_embeddings, prepare_relevance
 from imp.chat.prepare import ModelFacts, encode_rendered, prepare_chat, prepare_completion, render
@@ -63,6 +65,7 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
         prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
         prepared, heard = await bound(services, recorder, ask.chat, ask.constraint, prepared, loaded.facts)
     conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None, heard)
+    conversation.declined = declined(ask.chat.options, loaded.facts.defaults, loaded.facts.no_guesses)
     writer = openai_chat.Writer(ask, header, conversation, loaded.tokenizer, prepared.prompt)
     return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored)
 
@@ -79,6 +82,7 @@ async def completions(services: Services, request: HttpRequest) -> Response:
         with recorder.compiling(ask.constraint):
             prepared = await services.constrained(prepared, ask.constraint, loaded.facts)
     conversation = Conversation([(each.id, each.n) for each in prepared], recorder.timings if ask.timings else None)
+    conversation.declined = declined(wanted.options, loaded.facts.defaults, loaded.facts.no_guesses)
     cut = wanted.options.truncate_prompt is not None
     texts = [
         text if isinstance(text, str) and not cut else loaded.tokenizer.decode(made.prompt)
@@ -261,7 +265,8 @@ async def _events(services: Services, prepared: Sequence[Request], recorder: Rec
     """What the engine says, for as long as a request may take; the recorder learns how it ended. Raises ApiError."""
     with recorder.watching():
         try:
-            async with aclosing(recorder.engine.open(prepared)) as generation:
+            owned = [replace(each, owner=recorder.request.owner) for each in prepared]
+            async with aclosing(recorder.engine.open(owned)) as generation:
                 recorder.follow(generation)
                 generation.expire_after(services.request_timeout_s)
                 with services.entered(recorder.response_id, recorder.request.id, prepared):

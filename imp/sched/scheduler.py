@@ -227,7 +227,7 @@ class Scheduler:
     def snapshot(self) -> Stats:
         """Everything others may know about this moment."""
         running = len(self.running)
-        return snapshot(self._counters, self.pool, sum(self._live.values()) - running, running)
+        return snapshot(self._counters, self.pool, sum(self._live.values()) - running, running, self.speculation.mode)
 
     def check(self) -> None:
         """Assert every invariant; call it between steps."""

@@ -34,7 +34,8 @@ class Candidate:
 
 class Speculation:
     """lookup: None: only what is forced or proposed is verified.  most: tokens of a draft.  costs: None: everything
-    that there is room for is verified, whatever it costs.  jump_ahead: what a constraint forces is a guess."""
+    that there is room for is verified, whatever it costs.  jump_ahead: what a constraint forces is a guess.  why: for
+    people, where there is no lookup."""
 
     def __init__(
         self,
@@ -43,10 +44,18 @@ class Speculation:
         most: int = 16,
         costs: StepCosts | None = None,
         jump_ahead: bool = True,
+        why: str = "no drafter is configured",
     ) -> None:
         self.lookup, self.most, self.costs, self.jump_ahead = lookup, most, costs, jump_ahead
+        self.mode = ("off", why) if lookup is None else ("ngram", "what followed the same tokens before, if it pays")
         self.odds = Odds()
         self._steps = 0
+
+    @property
+    def off(self) -> str:
+        """Why nothing is guessed about outputs; empty: something is."""
+        mode, why = self.mode
+        return why if mode == "off" else ""
 
     def draft(self, decoding: list[Sequence], spare: int, room: Callable[[Sequence], int]) -> None:
         """Give these sequences their drafts, the most urgent first: `spare` tokens in all at most.

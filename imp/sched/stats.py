@@ -92,9 +92,10 @@ class Stats:
     accepted: int = 0
     verify_steps: int = 0
     miss_steps: int = 0
+    speculation: tuple[str, str] = ("off", "no drafter is configured")  # what guesses, and why that, for people
 
 
-def snapshot(counters: Counters, pool: BlockPool, waiting: int, running: int) -> Stats:
+def snapshot(counters: Counters, pool: BlockPool, waiting: int, running: int, speculation: tuple[str, str]) -> Stats:
     c = counters
     return Stats(
         waiting=waiting,
@@ -127,4 +128,5 @@ def snapshot(counters: Counters, pool: BlockPool, waiting: int, running: int) ->
         accepted=c.accepted,
         verify_steps=c.verify_steps,
         miss_steps=c.miss_steps,
+        speculation=speculation,
     )

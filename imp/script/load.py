@@ -9,6 +9,7 @@ from pathlib import Path
 from imp import bundle
 from imp.bundle import Bundle, ModelCard
 from imp.memory import BLOCK_SIZE, MemoryPlan
+from imp.sched.speculation import Speculation
 from imp.script import file, vocabulary
 from imp.script.file import Script, ScriptError
 from imp.script.runner import ScriptRunner
@@ -52,16 +53,23 @@ def build(script: Script, settings: Settings) -> Bundle:
     constraints = bundle.constraint_compiler(tokenizer, settings)
     replies = [(reply, vocabulary.token_ids(reply.pieces, tokenizer)) for reply in script.replies]
     runner = ScriptRunner(replies, script.loop, tokenizer, lambda: constraints.tables.rank)
+    guesses = _speculation(settings)
     chosen_template = bundle.template(source, tokenizer, chosen)
+    facts = bundle.facts(tokenizer, chosen_template, {}, memory.context, settings, constraints)
     return Bundle(
         card=_card(script, settings),
-        facts=bundle.facts(tokenizer, chosen_template, {}, memory.context, settings, constraints),
+        facts=replace(facts, no_guesses=guesses.off),
         tokenizer=tokenizer,
         backend=ScriptBackend(len(script.replies), script.loop),
         runner=runner,
-        scheduler=bundle.scheduler(tokenizer, memory, bundle.step_limits(memory, settings), settings),
+        scheduler=bundle.scheduler(tokenizer, memory, bundle.step_limits(memory, settings), settings, guesses),
         memory=memory,
     )
+
+
+def _speculation(settings: Settings) -> Speculation:
+    """A script's tokens come at the times it says, so nothing is guessed but what a constraint forces."""
+    return Speculation(jump_ahead=settings.constrained.jump_ahead, why="a script says each token in a step of its own")
 
 
 def _memory(context: int, settings: Settings) -> MemoryPlan:

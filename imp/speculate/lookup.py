@@ -1,9 +1,9 @@
 """What a text may go on with: what followed the same tokens in it before, in its prompt, in what the caller expects it
 to be, or in earlier outputs of the same tenant. Implements types.Lookup; belongs to the engine thread.
 
-Outputs are kept for their tenant alone. Whether a guess is right shows in how fast an answer comes, and in its usage;
-so whoever shares a store could learn by trial what the others were told. It is bounded in tokens: the tenants asked
-least recently are forgotten first, and of one tenant the older half.
+Outputs are kept for their tenant alone: one API key with one cache salt. Whether a guess is right shows in how fast an
+answer comes, and in its usage; so whoever shares a store could learn by trial what the others were told. It is bounded
+in tokens: the tenants asked least recently are forgotten first, and of one tenant the older half.
 """
 
 from __future__ import annotations
@@ -23,12 +23,21 @@ _BYTE = (1 << LENGTH_BITS) - 1
 _SOURCES = (Source.RUN, Source.NEAR, Source.REPLACEMENT)
 
 
+Tenant = tuple[str, bytes]
+
+
+def tenant_of(seq: Sequence) -> Tenant | None:
+    """Whose outputs may serve this one."""
+    request = seq.request
+    return (request.owner, request.salt) if request.drafting.shares else None
+
+
 class SuffixLookup:
     """least: tokens of the shortest run that is followed.  shared_tokens: kept of ended outputs, over all tenants."""
 
     def __init__(self, cache_dir: Path, least: int, shared_tokens: int) -> None:
         self.code, self.least, self.shared_tokens = search_code(cache_dir), least, shared_tokens
-        self.tenants: OrderedDict[bytes, History] = OrderedDict()  # the one asked most recently last
+        self.tenants: OrderedDict[Tenant | None, History] = OrderedDict()  # the one asked most recently last
         self.kept = 0  # tokens all of them have room for
 
     def guess(self, seq: Sequence, ahead: list[int], most: int) -> Guess | None:
@@ -43,8 +52,7 @@ class SuffixLookup:
         found = own.continuation(fresh, ahead, most)
         matched, source = found >> LENGTH_BITS & _BYTE, _SOURCES[found >> 2 * LENGTH_BITS & _BYTE]
         tokens = self.code.buffer[: found & _BYTE]
-        tenant = seq.request.drafting.tenant
-        store = self.tenants.get(tenant) if tenant is not None and matched < SURE else None
+        store = self.tenants.get(tenant_of(seq)) if self.tenants and matched < SURE else None
         if store is not None:
             shared = store.continuation_of(own, len(ahead), most)
             if (shared >> LENGTH_BITS & _BYTE) > matched:
@@ -55,10 +63,10 @@ class SuffixLookup:
 
     def ended(self, seq: Sequence) -> None:
         """Keep its output for the tenant."""
-        tenant, seq.history = seq.request.drafting.tenant, None
+        tenant, seq.history = tenant_of(seq), None
         output = seq.tokens[max(len(seq.request.prompt) - BEFORE, 0) :]
         limit = self.shared_tokens // SHARE
-        if tenant is None or seq.generated <= self.least or len(output) >= limit // 2:
+        if not seq.request.drafting.shares or seq.generated <= self.least or len(output) >= limit // 2:
             return
         store = self.tenants.pop(tenant, None) or History(self.code, self.least)
         self.kept -= store.capacity if len(store) else 0
@@ -85,9 +93,8 @@ class SuffixLookup:
         own.known = len(seq.request.prompt)
         if expected:
             own.follow(len(expected))
-        tenant = seq.request.drafting.tenant
-        if tenant is not None and tenant in self.tenants:
-            self.tenants.move_to_end(tenant)
+        if tenant_of(seq) in self.tenants:
+            self.tenants.move_to_end(tenant_of(seq))
         return own
 
 

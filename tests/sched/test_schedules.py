@@ -44,8 +44,8 @@ def expect(rng: random.Random, request: Request) -> Request:
     """The same with what its caller may say of its output: nothing, or much that is right."""
     said = reference(request).tokens if rng.random() < 0.5 else []
     prediction = [t if rng.random() < 0.9 else rng.choice(LANGUAGE) for t in said]
-    tenant = rng.choice([None, b"", request.salt])
-    return replace(request, drafting=Drafting(rng.random() < 0.9, tuple(prediction), tenant))
+    drafting = Drafting(rng.random() < 0.9, tuple(prediction), shares=rng.random() < 0.7)
+    return replace(request, drafting=drafting, owner=rng.choice(["", "key"]))
 
 
 def make_constraint(rng: random.Random) -> AllowList:

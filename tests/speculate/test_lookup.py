@@ -22,8 +22,14 @@ def lookup(kernel_folder):
     return SuffixLookup(kernel_folder, 2, 4096)
 
 
+A, B, BUSY = ("a", b""), ("a", b"salt"), ("busy", b"")
+
+
 def sequence(prompt, tenant=None, prediction=()):
-    request = Request("r", tuple(prompt), drafting=Drafting(tenant=tenant, prediction=tuple(prediction)))
+    """tenant: None: it shares nothing; else its owner's name and the salt."""
+    drafting = Drafting(shares=tenant is not None, prediction=tuple(prediction))
+    owner, salt = tenant or ("", b"")
+    request = Request("r", tuple(prompt), salt=salt, drafting=drafting, owner=owner)
     return Sequence(request, 0, 0, list(prompt))
 
 
@@ -175,42 +181,43 @@ def test_what_is_not_followed_for_long_is_let_go(lookup):
 
 
 def test_an_output_serves_its_tenant_and_nobody_else(lookup):
-    ended(lookup, sequence([1, 2], b"a"), [30, 31, 32, 33, 34])
-    for tenant, guess in ((b"a", ([32, 33, 34], Source.SHARED, 2, 0)), (b"b", None), (None, None)):
+    ended(lookup, sequence([1, 2], A), [30, 31, 32, 33, 34])
+    others = [(tenant, None) for tenant in (B, ("b", b""), ("", b""), None)]
+    for tenant, guess in [(A, ([32, 33, 34], Source.SHARED, 2, 0)), *others]:
         assert lookup.guess(sequence([5, 30, 31], tenant), [], 4) == guess
     ended(lookup, sequence([1, 2], None), [40, 41, 42, 43])
-    for tenant in (b"a", b"b", None, b""):
+    for tenant in (A, B, None, ("", b"")):
         assert lookup.guess(sequence([5, 40, 41], tenant), [], 4) is None
 
 
 def test_the_beginning_of_an_output_is_found_by_the_end_of_its_prompt(lookup):
     prompt = list(range(50))
-    ended(lookup, sequence(prompt, b"a"), [90, 91, 92])
-    assert lookup.guess(sequence(prompt, b"a"), [], 4) == ([90, 91, 92], Source.SHARED, BEFORE, 0)
-    assert lookup.guess(sequence(prompt[:42], b"a"), [], 4) is None, "of the prompt itself nothing more is kept"
+    ended(lookup, sequence(prompt, A), [90, 91, 92])
+    assert lookup.guess(sequence(prompt, A), [], 4) == ([90, 91, 92], Source.SHARED, BEFORE, 0)
+    assert lookup.guess(sequence(prompt[:42], A), [], 4) is None, "of the prompt itself nothing more is kept"
 
 
 def test_a_longer_match_of_the_own_text_wins(lookup):
-    ended(lookup, sequence([1, 2], b"a"), [30, 31, 32])
-    assert lookup.guess(sequence([29, 30, 31, 77, 29, 30, 31], b"a"), [], 1) == ([77], Source.RUN, 3, 0)
-    assert lookup.guess(sequence([30, 31, 77, 8, 2, 30, 31], b"a"), [], 1) == ([32], Source.SHARED, 3, 0)
+    ended(lookup, sequence([1, 2], A), [30, 31, 32])
+    assert lookup.guess(sequence([29, 30, 31, 77, 29, 30, 31], A), [], 1) == ([77], Source.RUN, 3, 0)
+    assert lookup.guess(sequence([30, 31, 77, 8, 2, 30, 31], A), [], 1) == ([32], Source.SHARED, 3, 0)
 
 
 def test_what_is_kept_is_bounded(lookup):
     """4096 tokens over all tenants, a quarter of them for one, the oldest and those not asked for forgotten."""
     for i in range(300):
-        tenant = b"busy" if i % 3 else b"%d" % i
+        tenant = BUSY if i % 3 else (str(i), b"")
         ended(lookup, sequence([1, 2], tenant), [10_000 + 20 * i + k for k in range(18)])
-        lookup.guess(sequence([1], b"busy"), [], 1)
+        lookup.guess(sequence([1], BUSY), [], 1)
         assert lookup.kept == sum(store.capacity for store in lookup.tenants.values()) <= 4096
         assert all(store.capacity <= 1024 for store in lookup.tenants.values())
-    assert lookup.guess(sequence([5, 10_000 + 20 * 299, 10_001 + 20 * 299], b"busy"), [], 1).tokens == [10_002 + 20 * 299]
-    assert b"0" not in lookup.tenants and b"busy" in lookup.tenants
+    assert lookup.guess(sequence([5, 10_000 + 20 * 299, 10_001 + 20 * 299], BUSY), [], 1).tokens == [10_002 + 20 * 299]
+    assert ("0", b"") not in lookup.tenants and BUSY in lookup.tenants
     lookup.forget()
-    assert lookup.guess(sequence([5, 10_000 + 20 * 299, 10_001 + 20 * 299], b"busy"), [], 1) is None
+    assert lookup.guess(sequence([5, 10_000 + 20 * 299, 10_001 + 20 * 299], BUSY), [], 1) is None
     assert not lookup.kept
 
 
 def test_an_output_too_long_for_a_tenants_share_is_not_kept(lookup):
-    ended(lookup, sequence([1, 2], b"a"), list(range(10, 600)))
+    ended(lookup, sequence([1, 2], A), list(range(10, 600)))
     assert not lookup.tenants

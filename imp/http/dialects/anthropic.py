@@ -21,7 +21,7 @@ from imp.http import sse
 from imp.http.dialects import constraints, marks, tools
 from imp.http.dialects.generation import SAMPLING, TIMINGS
 from imp.http.dialects.openai_chat import Header
-from imp.http.dialects.shared import Choice, Conversation, Part
+from imp.http.dialects.shared import Choice, Conversation, Part, speculation_json
 from imp.http.dialects.thinking import EFFORTS
 from imp.http.errors import ApiError, Envelope, bad_request, envelope
 from imp.http.fields import Field, Kind, Parsed, Status, parse, wrong
@@ -447,7 +447,7 @@ def usage_json(usage: Usage, kept: int = 0) -> dict[str, int]:
         "cache_creation_input_tokens": created,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.generated,
-    }
+    } | speculation_json(usage)
 
 
 def _event(name: str, **fields: Any) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from imp.http.dialects.drafting import DRAFTING, drafting
 from imp.http.dialects.shared import Pieces
 from imp.http.errors import bad_request
 from imp.http.fields import Field, Kind, Parsed, Status
@@ -56,12 +57,10 @@ _WITHOUT_EFFECT = {
     "dry_sequence_breakers": "The breakers are line breaks, colons, quotes and stars.",
     "id_slot": "Any free place is as good.",
     "logits_processor_args": "There are no such processors.",
-    "prediction": "Never changes the output, only its speed.",
     "request_id": "A request is named by its X-Request-Id header.",
     "response_fields": "The whole answer is sent.",
     "return_progress": "No progress of the prompt is reported.",
     "spaces_between_special_tokens": "Texts are the bytes of their tokens.",
-    "speculative": "Never changes the output, only its speed.",
     "stream_interval": "Text is sent as it comes.",
     "timings_per_token": "`timings` tells the times.",
     "verbose": "Nothing more is told.",
@@ -80,6 +79,7 @@ _REFUSED = {
 }
 EXTENSIONS = (
     *ENFORCED,
+    *DRAFTING,
     Field("use_beam_search", Kind.BOOLEAN, choices=(False,), doc="There is no beam search."),
     *(
         Field(name, status=Status.NO_OP, doc=f"Has no effect: {why[0].lower()}{why[1:]}")
@@ -133,7 +133,7 @@ def extended(parsed: Parsed, logprobs: int | None) -> dict[str, Any]:
         "truncate_left": parsed["truncation_side"] == "left",
         "uses_cache": parsed["cache_prompt"] is not False,
         "keeps_prompt": parsed["cache_prompt"] is True,
-    }
+    } | drafting(parsed)
     if parsed["repetition_penalty"] is None:
         given["repetition_penalty"] = parsed["repeat_penalty"]
     return given

@@ -261,7 +261,8 @@ class Writer:
         """After the last event."""
         if not self.ask.include_usage:
             return sse.DONE
-        return sse.frame(self._chunk([], usage=usage_json(self.conversation.usage()))) + sse.DONE
+        usage = usage_json(self.conversation.usage(), self.conversation.declined)
+        return sse.frame(self._chunk([], usage=usage)) + sse.DONE
 
     def error(self, error: ApiError) -> bytes:
         """A failure after the head of the stream was sent."""
@@ -334,7 +335,7 @@ class Writer:
             "choices": choices,
         }
         if self.ask.continuous_usage and usage is None:
-            usage = usage_json(self.conversation.usage())
+            usage = usage_json(self.conversation.usage(), self.conversation.declined)
         if self.ask.include_usage or self.ask.continuous_usage:
             chunk["usage"] = usage
         return chunk | self.conversation.timings()
@@ -348,7 +349,7 @@ class Writer:
             "model": self.header.model,
             "system_fingerprint": self.header.fingerprint,
             "choices": [self._choice(choice) for choice in self.conversation.choices],
-            "usage": usage_json(self.conversation.usage()),
+            "usage": usage_json(self.conversation.usage(), self.conversation.declined),
         }
         prompt = self.conversation.choices[0].prompt_logprobs
         body["prompt_logprobs"] = None if prompt is None else prompt_logprobs_json(prompt, self.pieces)

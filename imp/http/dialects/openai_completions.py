@@ -148,7 +148,7 @@ class Writer:
         """After the last event."""
         if not self.ask.include_usage:
             return sse.DONE
-        return sse.frame(self._body([], usage_json(self.conversation.usage()))) + sse.DONE
+        return sse.frame(self._body([], usage_json(self.conversation.usage(), self.conversation.declined))) + sse.DONE
 
     def error(self, error: ApiError) -> bytes:
         """A failure after the head of the stream was sent."""
@@ -184,7 +184,7 @@ class Writer:
         if self.ask.extras.token_ids:
             body |= self._ids(choice, self.told[choice.index])
             self.told[choice.index] = len(choice.tokens)
-        usage = usage_json(self.conversation.usage()) if self.ask.continuous_usage else None
+        usage = usage_json(self.conversation.usage(), self.conversation.declined) if self.ask.continuous_usage else None
         return sse.frame(self._body([body], usage))
 
     def _body(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class Writer:
                 group = sorted(group, key=_mean_logprob, reverse=True)[: self.ask.n]
             kept += group
         choices = [self._choice(choice, index) for index, choice in enumerate(kept)]
-        usage = usage_json(self.conversation.usage())
+        usage = usage_json(self.conversation.usage(), self.conversation.declined)
         return self._body(choices, usage) | {"usage": usage}
 
     def _choice(self, choice: Choice, index: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from imp.http import sse
 from imp.http.dialects.openai_chat import Header
 from imp.http.dialects.responses import Ask
 from imp.http.dialects.responses_output import Output, StreamEvent
-from imp.http.dialects.shared import ABORTED, Choice, Conversation, Pieces, logprob_json
+from imp.http.dialects.shared import ABORTED, Choice, Conversation, Pieces, logprob_json, speculation_json
 from imp.http.errors import ApiError
 from imp.types import Delta, Event, Reason, Sampling, Started, TokenLogprob, Usage
 
@@ -169,6 +169,6 @@ def usage_json(usage: Usage) -> dict[str, Any]:
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
         "output_tokens": usage.generated,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning} | speculation_json(usage),
         "total_tokens": usage.prompt + usage.generated,
     }

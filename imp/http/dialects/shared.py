@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from imp.chat.arguments import problem
 from imp.chat.formats.base import Tool
+from imp.chat.guessing import Declined
 from imp.chat.parts import Channel, Closed, Grown, Opened
 from imp.chat.parts import Event as PartEvent
 from imp.chat.speech import PLAIN, Listener, Speech
@@ -172,6 +173,7 @@ class Conversation:
         """requests: (engine request id, n), in the order of the prompts.  timings: where the time went, where that was
         asked for.  speech: how the answers are read.  call_prefix: of the ids of calls."""
         self._timings = timings
+        self.declined: Declined | None = None  # why nothing is guessed
         self.choices: list[Choice] = []
         self.first: dict[str, int] = {}
         self.n = dict(requests)
@@ -232,7 +234,21 @@ def failure(event: Failed) -> ApiError:
     return ApiError(status, event.code, event.message, type=kind, headers=headers)
 
 
-def usage_json(usage: Usage) -> dict[str, Any]:
+def speculation_json(usage: Usage) -> dict[str, int]:
+    """What was guessed, where anything was: every dialect tells it."""
+    if not usage.verify_steps:
+        return {}
+    return {
+        "imp_spec_drafted": usage.drafted,
+        "imp_spec_accepted": usage.accepted,
+        "imp_spec_emitted": usage.verified,
+        "imp_spec_verify_steps": usage.verify_steps,
+    }
+
+
+def usage_json(usage: Usage, declined: Declined | None = None) -> dict[str, Any]:
+    """declined: why nothing was guessed although that was asked for."""
+    told = {} if declined is None else {"imp_spec_declined": declined.code, "imp_spec_declined_detail": declined.why}
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.generated,
@@ -240,9 +256,11 @@ def usage_json(usage: Usage) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": usage.cached},
         "completion_tokens_details": {
             "reasoning_tokens": usage.reasoning,
-            "accepted_prediction_tokens": 0,
-            "rejected_prediction_tokens": 0,
-        },
+            "accepted_prediction_tokens": usage.predicted_accepted,
+            "rejected_prediction_tokens": usage.predicted - usage.predicted_accepted,
+        }
+        | speculation_json(usage)
+        | told,
     }
 
 

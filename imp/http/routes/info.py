@@ -23,6 +23,7 @@ async def health(services: Services, request: HttpRequest) -> Response:
     }
     if loaded is not None and engine is not None:
         stats = engine.stats
+        mode, why = stats.speculation
         body |= {
             "model": loaded.card.name,
             "queue_depth": stats.waiting,
@@ -32,7 +33,7 @@ async def health(services: Services, request: HttpRequest) -> Response:
             "kv_capacity_tokens": loaded.memory.kv_tokens,
             "kv_ceiling_blocks": stats.blocks_total,
             "backend": loaded.backend.name,
-            "speculation": {"mode": "off", "why": "no drafter is configured"},
+            "speculation": {"mode": mode, "why": why},
         }
         if engine.faulted:
             return json_response(body | {"status": "unhealthy", "code": "engine_faulted"}, 503)
