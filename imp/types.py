@@ -302,6 +302,9 @@ class Lookup(Protocol):
     def ended(self, seq: Sequence) -> None:
         """It will not be asked about again."""
 
+    def forget(self) -> None:
+        """What is known of sequences that have ended."""
+
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Sequence:

@@ -4,7 +4,7 @@ logits and text. The runner, the scheduler, the sampler's plan and the constrain
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,10 @@ class ToyLogits:
 
     def __init__(self, blocks: int, taste: Taste = lambda row, last: None) -> None:
         self.kv, self.taste = np.full(blocks * BLOCK, -1, np.int64), taste
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        for source, target in copies:
+            self.kv[target * BLOCK : (target + 1) * BLOCK] = self.kv[source * BLOCK : (source + 1) * BLOCK]
 
     def run(self, inputs: StepInputs) -> np.ndarray:
         self.kv[inputs.slots] = inputs.tokens

@@ -138,10 +138,12 @@ class Scheduler:
         return [] if started or not waiting else [self._fail(request_id, code, message)]
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached prompts and pins. False, and nothing is done, while any sequence holds blocks."""
+        """Forget all cached prompts and pins, and outputs kept for guesses. False, and nothing is done, while any
+        sequence holds blocks."""
         if self.running:
             return False
         self.pool.reset()
+        self.speculation.forget()
         return True
 
     # -- one step ---------------------------------------------------------------------------------

@@ -107,6 +107,11 @@ class Speculation:
             self.lookup.ended(seq)
         seq.drafts = None
 
+    def forget(self) -> None:
+        """What is kept of texts that have ended."""
+        if self.lookup is not None:
+            self.lookup.forget()
+
     def _could_pay(self, rows: int, spare: int) -> bool:
         """Whether guesses that are all right would be worth their cost."""
         costs = self.costs

@@ -80,7 +80,6 @@ class SuffixLookup:
             self.kept -= oldest.capacity
 
     def forget(self) -> None:
-        """All that is kept of ended outputs."""
         self.tenants.clear()
         self.kept = 0
 

@@ -27,6 +27,7 @@ from imp.http.services import Services, State
 from imp.obs.metrics import Metrics
 from imp.sched.blocks import BlockPool
 from imp.sched.scheduler import Scheduler
+from imp.sched.speculation import Speculation
 from imp.text.decode import TextDecoder
 from imp.types import Batch, Pool, Request, Row, RowResult, Sampling, TokenLogprob
 
@@ -112,15 +113,24 @@ class ScriptedRunner:
         if row.reaches_end and seq.request.pool is not None:
             result.vector = vector_of(seq.request)
         elif row.reaches_end:
-            if seq.generated == self.fail_at:
-                raise RuntimeError("a secret: /etc/passwd")
-            token = self.script[seq.generated] if seq.generated < len(self.script) else EOS
-            result.tokens.append(token)
-            self.drawn += seq.request.limits.max_tokens > 0  # a token nobody asked for is left unused
-            sampling = seq.request.sampling
-            if sampling.logprobs is not None:
-                result.logprobs.append(self._report(token, len(seq.tokens), sampling.logprobs, sampling.logprob_tokens))
+            for guess in [*seq.draft, None]:
+                if self._say(row, result) != guess:
+                    break
         return result
+
+    def _say(self, row: Row, result: RowResult) -> int:
+        """The next token of the script, into the result."""
+        seq, sampling = row.seq, row.seq.request.sampling
+        at = seq.generated + len(result.tokens)
+        if at == self.fail_at:
+            raise RuntimeError("a secret: /etc/passwd")
+        token = self.script[at] if at < len(self.script) else EOS
+        if sampling.logprobs is not None:
+            position = len(seq.tokens) + len(result.tokens)
+            result.logprobs.append(self._report(token, position, sampling.logprobs, sampling.logprob_tokens))
+        result.tokens.append(token)
+        self.drawn += seq.request.limits.max_tokens > 0  # a token nobody asked for is left unused
+        return token
 
     def _report(self, token: int, position: int, count: int | None, named: Sequence[int] = ()) -> TokenLogprob:
         others = [(t, -5.0 - i) for i, t in enumerate(t for t in range(65, 90) if t != token)]
@@ -198,6 +208,7 @@ async def serving(
     dev_mode: bool = False,
     queue_timeout_s: float = 0.0,
     constraints: ConstraintCompiler | None = None,
+    speculation: Speculation | None = None,
     **options: Any,
 ) -> AsyncIterator[Harness]:
     """A server on a free port of 127.0.0.1 whose model says `pieces`. options: fields of Services or ScriptedRunner."""
@@ -205,7 +216,9 @@ async def serving(
     tokenizer = PieceTokenizer(table)
     runner_options = {k: options.pop(k) for k in ("step_s", "fail_at") if k in options}
     runner = ScriptedRunner(script, tokenizer.vocab_size, **runner_options)
+    speculation = speculation or Speculation()
     facts = ModelFacts(
+        no_guesses=speculation.off,
         tokenizer=tokenizer,
         template=ChatTemplate(template) if template else None,
         defaults=Sampling(),
@@ -228,6 +241,7 @@ async def serving(
             tokenizer, request.limits.stop_strings, request.limits.include_stop, request.limits.skip_special
         ),
         eos_ids=tokenizer.eos_ids,
+        speculation=speculation,
     )
     engine = Engine(scheduler, runner, asyncio.get_running_loop(), queue_timeout_s)
     card = SimpleNamespace(
