@@ -6,19 +6,20 @@ and which families of `some` still wait for a witness.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from itertools import combinations
 from typing import NamedTuple
 
 from ..language import Language
 from .algebra import Algebra
 from .budget import too_large
-from .formula import FALSE, Formula
+from .formula import FALSE, TRUE, Formula
 from .objects import Clause, Objects
+from .presence import Presence, given
 
 MAX_ANY_ORDER = 64
 MAX_WITNESSES = 6
-MAX_PRESENCE_STATES = 20_000
 Productive = Callable[[Formula], bool]
 
 
@@ -58,29 +59,30 @@ class ObjectPlan:
             elif not (rest := self._undeclared(family)).is_empty:
                 self.families.append((rest, formula))
         self._required = set(objects.required)
+        self._last_required = max((i for i, name in enumerate(self.names) if name in self._required), default=-1)
         counted = objects.high is not None or objects.low > len(objects.required)
         self._low = objects.low if counted else 0
         self._cap = (objects.low if objects.high is None else objects.high) if counted else 0
         self.first = State(0, frozenset(), objects.clauses, 0, frozenset(range(len(objects.some))))
         self._productive: Productive = lambda formula: True
-        self._finishes: dict[tuple[object, ...], bool] = {}
-        self._relevant = self._names_that_matter()
-
-    def _names_that_matter(self) -> list[int]:
-        """Names whose presence decides more than how many there are."""
-        mentioned = {name for clause in self._objects.clauses for name, _ in clause} | self._required
-        chosen = {name for clause in self._objects.clauses for name, _ in clause}
-        relevant = [
-            index
-            for index, name in enumerate(self.names)
-            if name in mentioned or any(family.accepts(name) for family, _ in self._objects.some)
-        ]
-        return sorted(relevant, key=lambda index: self.names[index] not in chosen)  # the sooner no clause is left
+        self._finishes: dict[State, bool] = {}
+        self._conditions = [self._accepting(name) for name in self.names]
+        spoken_of = {name for clause in objects.clauses for name, _ in clause}
+        self._tied = [i for i, name in enumerate(self.names) if name in spoken_of or self._conditions[i]]
+        endless = any(value is TRUE for _, value in self.families)
+        self._presence = Presence(
+            self.names,
+            frozenset(self._required),
+            self._conditions,
+            low_matters=self._low > 0 and not endless,
+            high_matters=objects.high is not None,
+        )
+        self._presence.check(self._tied, objects.clauses, self.first.some)
+        self._untied: list[_Untied] = []
 
     def formulas(self) -> Iterator[Formula]:
         for index, value in enumerate(self.values):
-            accepting = frozenset(self._accepting(self.names[index]))
-            yield from (formula for _, formula in self._witnessing(value, accepting))
+            yield from (formula for _, formula in self._witnessing(value, self._conditions[index]))
         for index, (family, value) in enumerate(self.families):
             meets = {at for at, (wanted, _) in enumerate(self._objects.some) if not (wanted & family).is_empty}
             for chosen, formula in self._witnessing(value, frozenset(meets)):
@@ -95,12 +97,15 @@ class ObjectPlan:
                 if formula is not FALSE:
                     yield frozenset(chosen), formula
 
-    def _accepting(self, name: str) -> set[int]:
-        return {at for at, (family, _) in enumerate(self._objects.some) if family.accepts(name)}
+    def _accepting(self, name: str) -> frozenset[int]:
+        return frozenset(at for at, (family, _) in enumerate(self._objects.some) if family.accepts(name))
 
     def exists(self, productive: Productive) -> bool:
         self._productive = productive
         self._finishes = {}
+        self._presence.know(cache(self._ways), cache(self._fewest_others))
+        self._endless = any(productive(value) for _, value in self.families)
+        self._untied = self._untied_from_each()
         return self._can_finish(self.first)
 
     # --- what may follow ----------------------------------------------------------------------------------------------
@@ -109,20 +114,17 @@ class ObjectPlan:
         """No name that may still come has to."""
         if state.some or state.members < self._low:
             return False
-        clauses: frozenset[Clause] | None = state.clauses
-        for index in self._open(state):
-            if self.names[index] in self._required:
-                return False
-            clauses = _given(clauses, self.names[index], False) if clauses else clauses
-            if clauses is None:
-                return False
-        return True
+        if any(all(there for _, there in clause) for clause in state.clauses):
+            return False
+        if self._any_order:
+            return not any(self.names[index] in self._required for index in self._open(state))
+        return state.start > self._last_required
 
     def skipped(self, state: State) -> State | None:
         """In order: the state when the next name is left out."""
         if self._any_order or state.start >= len(self.names) or self.names[state.start] in self._required:
             return None
-        clauses = _given(state.clauses, self.names[state.start], False)
+        clauses = given(state.clauses, self.names[state.start], False)
         return None if clauses is None else state._replace(start=state.start + 1, clauses=clauses)
 
     def members(self, state: State) -> Iterator[Member]:
@@ -145,7 +147,7 @@ class ObjectPlan:
         return [index for index in range(state.start, len(self.names)) if index not in state.used]
 
     def _named(self, state: State, index: int) -> Iterator[Member]:
-        clauses = _given(state.clauses, self.names[index], True)
+        clauses = given(state.clauses, self.names[index], True)
         if clauses is None:
             return
         after = self._counted(state)
@@ -153,7 +155,7 @@ class ObjectPlan:
             return
         moved = after._replace(used=state.used | {index}) if self._any_order else after._replace(start=index + 1)
         moved = moved._replace(clauses=clauses)
-        for chosen, formula in self._witnessing(self.values[index], state.some & self._accepting(self.names[index])):
+        for chosen, formula in self._witnessing(self.values[index], state.some & self._conditions[index]):
             following = moved._replace(some=state.some - chosen)
             if self._productive(formula) and self._can_finish(following):
                 yield Member(index, None, formula, following)
@@ -195,76 +197,98 @@ class ObjectPlan:
     def _can_finish(self, state: State) -> bool:
         known = self._finishes.get(state)
         if known is None:
-            relevant = tuple(i for i in self._relevant if i >= state.start and i not in state.used)
-            free = 0
-            if self._cap:
-                free = sum(self._productive(self.values[i]) for i in self._open(state) if i not in relevant)
-            here = state.members
-            known = self._finishes[state] = self._presence(relevant, state.clauses, state.some, here, here + free)
+            known = self._finishes[state] = self._finds_members(state)
         return known
 
-    def _presence(
-        self, names: tuple[int, ...], clauses: frozenset[Clause], some: frozenset[int], least: int, most: int
-    ) -> bool:
-        """Some choice of which of `names` are there fulfils everything; `least` to `most` members are there already."""
-        high = self._objects.high
-        if high is not None and least > high:
+    def _finds_members(self, state: State) -> bool:
+        """Some choice of what else is there fulfils everything."""
+        tied = [index for index in self._tied if index >= state.start and index not in state.used]
+        counts, needed, optional = 1, 0, 0  # counts: how many members there may be, one bit a number
+        bound = set[int]()
+        for group in self._presence.groups(tied, state.clauses, state.some) if state.clauses or state.some else ():
+            if not (found := self._presence.numbers(group)):
+                return False
+            counts = _sums(counts, found)
+            bound.update(group.names)
+        untied = self._untied[state.start] if not self._any_order else self._untied_among(self._open(state))
+        for index in tied:
+            if index not in bound:
+                untied = untied.joined(self._untied_alone(index))
+        if untied.impossible:
             return False
-        if not clauses and not some:
-            needed = [index for index in names if self.names[index] in self._required]
-            available = sum(self._productive(self.values[index]) for index in names)
-            return all(self._productive(self.values[index]) for index in needed) and self._fits(
-                least + len(needed), most + available
-            )
-        if not names:
-            return not clauses and self._witnessed(some, least, most)
-        key = (names, clauses, some, least, most)
-        if key not in self._finishes:
-            if len(self._finishes) > MAX_PRESENCE_STATES:
-                raise too_large("which members must be there together")
-            self._finishes[key] = self._choose(names, clauses, some, least, most)
-        return self._finishes[key]
+        needed, optional = untied.needed, untied.optional
+        return self._fits(counts << (state.members + needed), optional)
 
-    def _choose(
-        self, names: tuple[int, ...], clauses: frozenset[Clause], some: frozenset[int], least: int, most: int
-    ) -> bool:
-        index, rest = names[0], names[1:]
-        there = _given(clauses, self.names[index], True)
-        if there is not None:
-            for chosen, formula in self._witnessing(self.values[index], some & self._accepting(self.names[index])):
-                if self._productive(formula) and self._presence(rest, there, some - chosen, least + 1, most + 1):
-                    return True
-        absent = None if self.names[index] in self._required else _given(clauses, self.names[index], False)
-        return absent is not None and self._presence(rest, absent, some, least, most)
+    def _fits(self, counts: int, optional: int) -> bool:
+        """One of these numbers of members, with up to so many more, is neither too small nor too large."""
+        least = (counts & -counts).bit_length() - 1
+        high = self._objects.high
+        if high is not None and max(least, self._low) > high:
+            return False
+        if self._endless:
+            return True
+        if high is not None and high < counts.bit_length():
+            counts &= (1 << high + 1) - 1
+        return counts.bit_length() - 1 + optional >= self._low
 
-    def _witnessed(self, some: frozenset[int], least: int, most: int) -> bool:
-        """Other names can be the witnesses that are still missing."""
+    def _untied_alone(self, index: int) -> _Untied:
+        productive = self._productive(self.values[index])
+        needed = self.names[index] in self._required
+        return _Untied(int(needed), int(productive and not needed), needed and not productive)
+
+    def _untied_among(self, indices: Iterable[int]) -> _Untied:
+        tied, found = set(self._tied), NOTHING_UNTIED
+        for index in indices:
+            if index not in tied:
+                found = found.joined(self._untied_alone(index))
+        return found
+
+    def _untied_from_each(self) -> list[_Untied]:
+        """In order: for each name what comes from it on."""
+        tied, found = set(self._tied), [NOTHING_UNTIED]
+        for index in reversed(range(len(self.names))):
+            found.append(found[-1] if index in tied else found[-1].joined(self._untied_alone(index)))
+        return found[::-1]
+
+    def _ways(self, index: int) -> list[frozenset[int]]:
+        ways = self._witnessing(self.values[index], self._conditions[index])
+        return [chosen for chosen, formula in ways if self._productive(formula)]
+
+    def _fewest_others(self, some: frozenset[int]) -> int | None:
+        """How many members with other names it takes to be the witnesses that are still missing."""
         if not some:
-            return self._fits(least, most)
+            return 0
+        fewest = []
         for index, (_, value) in enumerate(self.families):
             for chosen, formula in self._witnessing(value, some):
                 if not chosen or self._family(index, chosen).is_empty or not self._productive(formula):
                     continue
-                if self._witnessed(some - chosen, least + 1, most + 1):
-                    return True
-        return False
-
-    def _fits(self, least: int, most: int) -> bool:
-        high = self._objects.high
-        endless = any(self._productive(value) for _, value in self.families)
-        return (high is None or least <= high) and (endless or most >= self._low)
+                rest = self._fewest_others(some - chosen)
+                if rest is not None:
+                    fewest.append(rest + 1)
+        return min(fewest, default=None)
 
 
-def _given(clauses: frozenset[Clause], name: str, there: bool) -> frozenset[Clause] | None:
-    """What the clauses still ask for when this is known about a name; None: they are broken."""
-    if not clauses:
-        return clauses
-    kept = []
-    for clause in clauses:
-        if (name, there) in clause:
-            continue
-        clause = clause - {(name, not there)}
-        if not clause:
-            return None
-        kept.append(clause)
-    return frozenset(kept)
+class _Untied(NamedTuple):
+    """Of names whose presence nothing but `required` speaks of: how many have to be there, and may; whether one that
+    has to has no value."""
+
+    needed: int
+    optional: int
+    impossible: bool
+
+    def joined(self, other: _Untied) -> _Untied:
+        return _Untied(self.needed + other.needed, self.optional + other.optional, self.impossible or other.impossible)
+
+
+NOTHING_UNTIED = _Untied(0, 0, False)
+
+
+def _sums(some: int, others: int) -> int:
+    """All sums of a number of each set; one bit a number."""
+    found = 0
+    while others:
+        lowest = others & -others
+        found |= some << lowest.bit_length() - 1
+        others ^= lowest
+    return found
