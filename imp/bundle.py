@@ -263,8 +263,7 @@ def constraint_compiler(tokenizer: Tokenizer, settings: Settings) -> Compiler:
     cache_dir, own = settings.paths.cache, settings.constrained
 
     def tables() -> VocabTables:
-        pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-        return vocabulary_tables(pieces, tokenizer.special_ids, tokenizer.eos_ids, cache_dir)
+        return vocabulary_tables(tokenizer.byte_table, tokenizer.special_ids, tokenizer.eos_ids, cache_dir)
 
     @lru_cache(_FORCED_TEXTS)  # the engine's thread asks for the same few again and again
     def tokens(text: bytes) -> tuple[int, ...]:

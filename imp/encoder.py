@@ -48,8 +48,9 @@ class Kind(IntEnum):
 
     LITERAL = 0  # a text, its control tokens ordinary characters
     PARSING = 1  # a text, its control tokens read
-    DONE = 2  # a packed vocabulary, or the tokens of a text: int32
-    FAILED = 3  # a pickled exception
+    PIECE = 2  # the exact spelling of a token
+    DONE = 3  # a packed vocabulary, or the tokens that were asked for: int32
+    FAILED = 4  # a pickled exception
 
 
 class EncoderGone(Exception):
@@ -77,16 +78,22 @@ class EncoderProcess:
 
     def encode(self, text: str, parse_special: bool) -> list[int]:
         """Raises UnicodeError for lone surrogates, EncoderGone where the process dies of the text."""
-        kind, data = Kind.PARSING if parse_special else Kind.LITERAL, text.encode()
-        child = self._child
-        try:
-            return child.encode(kind, data)
-        except EncoderGone:
-            return self._started_again(child).encode(kind, data)
+        return self._ask(Kind.PARSING if parse_special else Kind.LITERAL, text.encode())
+
+    def token_id(self, piece: str) -> int | None:
+        found = self._ask(Kind.PIECE, piece.encode("utf-8", "surrogatepass"))
+        return found[0] if found else None
 
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    def _ask(self, kind: Kind, text: bytes) -> list[int]:
+        child = self._child
+        try:
+            return child.ask(kind, text)
+        except EncoderGone:
+            return self._started_again(child).ask(kind, text)
 
     def _started_again(self, dead: _Child) -> _Child:
         with self._lock:
@@ -138,7 +145,7 @@ class _Child:
         """The first thing it says, before anything is asked."""
         return _answer(self._first)
 
-    def encode(self, kind: Kind, text: bytes) -> list[int]:
+    def ask(self, kind: Kind, text: bytes) -> list[int]:
         channel = self._free.get()
         try:
             _send(channel, kind, text)
@@ -168,7 +175,10 @@ def _end(process: subprocess.Popen[bytes], channels: Sequence[socket.socket]) ->
     for each in channels:
         each.close()
     process.kill()  # it has nothing to finish
-    process.wait()
+    try:  # whoever drops the last reference may be the event loop
+        Thread(target=process.wait, name="reaper", daemon=True).start()
+    except RuntimeError:  # there are no new threads while the interpreter ends
+        process.wait()
 
 
 def _send(channel: socket.socket, kind: Kind, data: bytes) -> None:
@@ -221,11 +231,18 @@ def _serve(channel: socket.socket, encoder: Encoder) -> NoReturn:
         except (EOFError, OSError):
             os._exit(0)
         try:
-            ids = encoder.encode(text.decode(), kind is Kind.PARSING)
+            ids = _found(encoder, kind, text.decode("utf-8", "surrogatepass"))
         except BaseException as error:  # a panic of the library is no Exception
             _say(channel, Kind.FAILED, pickle.dumps(RuntimeError(f"the text cannot be encoded: {error}")))
         else:
             _say(channel, Kind.DONE, array("i", ids).tobytes())
+
+
+def _found(encoder: Encoder, kind: Kind, text: str) -> list[int]:
+    if kind is not Kind.PIECE:
+        return encoder.encode(text, kind is Kind.PARSING)
+    token = encoder.token_id(text)
+    return [] if token is None else [token]
 
 
 def _say(channel: socket.socket, kind: Kind, data: bytes) -> None:

@@ -246,7 +246,13 @@ class Resident:
         if engine is not None:
             await engine.stop()
         if loaded is not None:
-            loaded.close()
             readings.disconnect(self.metrics)
+            leaving = [loaded]
             del loaded, engine
-            gc.collect()
+            await asyncio.to_thread(_let_go, leaving)
+
+
+def _let_go(leaving: list[Bundle]) -> None:
+    """Close the last reference to a bundle. Gigabytes are given back and processes end, which takes its time."""
+    leaving.pop().close()
+    gc.collect()

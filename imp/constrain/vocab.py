@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -59,8 +59,10 @@ class VocabTables:
     def digest_of(token_bytes: Sequence[bytes], special_ids: Collection[int], eos_ids: Collection[int]) -> str:
         """Equal for equal vocabularies: names the file that `save` writes."""
         digest = hashlib.sha256(FORMAT)
-        digest.update(np.fromiter(map(len, token_bytes), np.int64, len(token_bytes)).tobytes())
-        digest.update(b"".join(token_bytes))
+        for some in _parts(token_bytes):
+            digest.update(np.fromiter(map(len, some), np.int64, len(some)).tobytes())
+        for some in _parts(token_bytes):
+            digest.update(b"".join(some))
         for ids in (special_ids, eos_ids):
             digest.update(np.array([len(ids), *sorted(ids)], np.int64).tobytes())
         return digest.hexdigest()
@@ -254,11 +256,26 @@ def _stand_ins(token_bytes: Sequence[bytes], special_ids: Collection[int], eos_i
     return tokens
 
 
+def _parts(tokens: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """All of them, so many at a time that no call over them holds the interpreter's lock for a millisecond."""
+    for start in range(0, len(tokens), 1 << 13):
+        yield tokens[start : start + (1 << 13)]
+
+
 def _joined(tokens: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Where each token starts, and all bytes."""
+    lengths = [np.fromiter(map(len, some), np.int64, len(some)) for some in _parts(tokens)]
     starts = np.zeros(len(tokens) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)), out=starts[1:])
-    return starts, np.frombuffer(b"".join(tokens) or b"\0", np.uint8)
+    np.cumsum(np.concatenate([*lengths, np.zeros(0, np.int64)]), out=starts[1:])
+    return starts, np.frombuffer(b"".join(b"".join(some) for some in _parts(tokens)) or b"\0", np.uint8)
+
+
+def _in_order(tokens: Sequence[bytes], ids: Sequence[int]) -> list[int]:
+    """`ids` by their bytes; by what they begin with at first, because one sort of all would hold the lock for long."""
+    groups: dict[bytes, list[int]] = {}
+    for token in ids:
+        groups.setdefault(tokens[token][:2], []).append(token)
+    return [token for start in sorted(groups) for token in sorted(groups[start], key=tokens.__getitem__)]
 
 
 def _call(code: ConstraintCode, operation: int, tokens: int, nodes: int, size: int, *arrays: np.ndarray) -> int:
@@ -280,7 +297,7 @@ def _trie(
     code: ConstraintCode, tokens: Sequence[bytes], ids: np.ndarray, rank: np.ndarray, first_rank: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The trie of tokens `ids` and what is below its nodes; ranks count from first_rank and are written to `rank`."""
-    order = sorted(ids.tolist(), key=tokens.__getitem__)
+    order = _in_order(tokens, ids.tolist())
     chosen = [tokens[token] for token in order]
     starts, data = _joined(chosen)
     nodes = np.zeros((len(data) + 1, 4), np.int32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ class LibraryEncoder:
 
     literal: tokenizers.Tokenizer  # control tokens written in the text are ordinary characters
     parsing: tokenizers.Tokenizer  # ... become their ids
+    ids: Mapping[str, int]
 
     def encode(self, text: str, parse_special: bool) -> list[int]:
         """A batch of one: only those release the interpreter's lock, and this kind keeps no offsets."""
@@ -29,6 +30,9 @@ class LibraryEncoder:
             raise UnicodeError("the text holds lone surrogates") from error
         ids: list[int] = encoding.ids
         return ids
+
+    def token_id(self, piece: str) -> int | None:
+        return self.ids.get(piece)
 
     def added(self) -> dict[int, AddedToken]:
         return {

@@ -352,11 +352,10 @@ def _vocabulary(
     parsing.add_special_tokens([_added(entries.pieces[token], token in strips) for token in control])
     refuse_unknowing(literal, parsing)
     literal = never_leaks(literal, [entries.pieces[token] for token in control], special)
-    encoder = LibraryEncoder(literal, parsing)
+    encoder = LibraryEncoder(literal, parsing, entries.ids)
     spelled = _spaced_words(entries.pieces) if spelling is Spelling.WORDPIECE else entries.pieces
     return Vocabulary(
         pieces=entries.pieces,
-        ids=entries.ids,
         token_bytes=spell_bytes(spelled, entries.ids, spelling, [*special, *entries.user_defined]),
         encoder=encoder,
         added=encoder.added(),

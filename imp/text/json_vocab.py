@@ -75,10 +75,9 @@ def _vocabulary(
     spelled = _spaced_words(pieces, added) if spelling is Spelling.WORDPIECE else pieces
     prefix, suffix = _surroundings(parsing)
     literal = _literal(root, parsing, special, [pieces[token] for token in sorted(special)])
-    encoder = LibraryEncoder(literal, parsing)
+    encoder = LibraryEncoder(literal, parsing, ids)
     return Vocabulary(
         pieces=pieces,
-        ids=ids,
         token_bytes=spell_bytes(spelled, ids, spelling, added),
         encoder=encoder,
         added=encoder.added(),

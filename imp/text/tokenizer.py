@@ -114,7 +114,7 @@ class Tokenizer:
 
     def token_id(self, piece: str) -> int | None:
         """The token spelled exactly `piece` in the vocabulary."""
-        return self._vocabulary.ids.get(piece)
+        return self._vocabulary.encoder.token_id(piece)
 
     def added_tokens(self) -> Mapping[int, AddedToken]:
         """The tokens that text is searched for before it is tokenised, control tokens among them, by id."""

@@ -46,12 +46,15 @@ class Spelling(Enum):
 
 
 class Encoder(Protocol):
-    """Cuts text into tokens; may be called from any thread."""
+    """Finds tokens by text; may be called from any thread."""
 
     def encode(self, text: str, parse_special: bool) -> list[int]:
         """parse_special: control tokens written in the text become their ids; otherwise they are ordinary characters.
 
         Raises UnicodeError for lone surrogates."""
+
+    def token_id(self, piece: str) -> int | None:
+        """The token spelled exactly `piece`, the first of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,6 @@ class Vocabulary:
     """A loaded tokenizer. `pieces` and `token_bytes` are indexed by token id and of equal length."""
 
     pieces: Sequence[str]
-    ids: Mapping[str, int]
     token_bytes: Sequence[bytes]
     encoder: Encoder
     added: Mapping[int, AddedToken]

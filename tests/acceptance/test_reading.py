@@ -1,5 +1,6 @@
 """What is only read never waits: /health, /ready, /metrics and /v1/models while 32 streams keep the engine busy, while a
-model loads, and while its kernels are compiled. 99 of 100 answers within 20 ms."""
+model loads, while its kernels are compiled, while one model takes another's place, and while long texts are read. 99 of
+100 answers within 20 ms."""
 
 from __future__ import annotations
 
@@ -10,13 +11,15 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.acceptance.test_serve import free_port
 from tests.real.process import ServerProcess
-from tests.realmodel import smollm2
+from tests.realmodel import gemma3, smollm2
 
 PATHS = ("/health", "/ready", "/metrics", "/v1/models")
 LIMIT_MS = 20.0
@@ -119,6 +122,61 @@ def test_while_a_model_loads(kernels: str, loads: int, tmp_path: Path) -> None:
         finally:
             running.stop(60)
     reader.report(f"while the model loads, {kernels} kernel cache, {loads} times")
+
+
+def ask(port: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection.request("POST", path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    said = json.loads(answer.read())
+    connection.close()
+    assert answer.status == 200, said
+    return said
+
+
+def read_during(port: int, work: Callable[[], None], what: str) -> None:
+    """Read until `work` is done; it mostly waits for the server."""
+    reader = Reader(port)
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        read_until(reader, lambda _: working.done(), 600)
+        working.result()
+    reader.report(what)
+
+
+def test_while_models_are_swapped(tmp_path: Path) -> None:
+    """Between vocabularies of 49,000 and of 262,000 tokens."""
+    models = {"small": smollm2(), "large": gemma3()}
+    for name, path in models.items():
+        (tmp_path / f"{name}.gguf").symlink_to(path)
+    port = free_port()
+    running = ServerProcess("--models-dir", str(tmp_path), "--port", str(port), *KEEP_ALIVE).wait()
+
+    def swap() -> None:
+        for name in [*models] * 6:
+            ask(port, "/v1/completions", {"model": name, "prompt": "Once", "max_tokens": 2})
+
+    try:
+        for name in models:  # kernels are compiled and tables made, once
+            ask(port, "/v1/completions", {"model": name, "prompt": "Once", "max_tokens": 2})
+        read_during(port, swap, "while models are swapped, 12 times")
+    finally:
+        running.stop(60)
+
+
+def test_while_long_texts_are_tokenised() -> None:
+    port = free_port()
+    running = ServerProcess("--model", str(smollm2()), "--port", str(port), *KEEP_ALIVE).wait()
+    text = "".join(f"Line {number} of a long text, with some words in it.\n" for number in range(20_000))
+
+    def tokenise() -> None:
+        counts = {ask(port, "/tokenize", {"prompt": text[: 1 << 20]})["count"] for _ in range(8)}
+        assert len(counts) == 1 and min(counts) > 200_000
+
+    try:
+        read_during(port, tokenise, "while texts of 1 MiB are tokenised, 8 times")
+    finally:
+        running.stop(60)
 
 
 def test_while_the_engine_is_saturated() -> None:

@@ -17,8 +17,15 @@ from .toys import P, byte_level_metadata, sentencepiece_metadata
 
 def assert_same(vocabulary: Vocabulary, other: Vocabulary) -> None:
     for field in fields(Vocabulary):
-        if field.name != "encoder":
-            assert getattr(other, field.name) == getattr(vocabulary, field.name), field.name
+        value, others = getattr(vocabulary, field.name), getattr(other, field.name)
+        if field.name in ("pieces", "token_bytes"):
+            assert len(others) == len(value) and list(others) == list(value), field.name
+            assert [others[each] for each in (0, -1, len(value) // 2)] == [value[0], value[-1], value[len(value) // 2]]
+            assert others[3:9] == value[3:9]
+            with pytest.raises(IndexError):
+                others[len(value)]
+        elif field.name != "encoder":
+            assert others == value, field.name
 
 
 ODD = byte_level_metadata("twice", "twice", "", "a\0b", "\uffff", "漢字", "😀", b"\xff\xfe", pre="llama-bpe")
