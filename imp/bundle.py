@@ -30,6 +30,7 @@ from .model.plan import MaskBits
 from .model.runner import ModelRunner
 from .sched.blocks import BlockPool
 from .sched.costs import StepCosts
+from .sched.pace import Pace
 from .sched.scheduler import Scheduler
 from .sched.speculation import Speculation
 from .settings import Settings
@@ -193,6 +194,7 @@ def scheduler(
         eos_ids=tokenizer.eos_ids,
         speculation=speculation,
         prompt_cap=settings.runtime.prefill_chunk_decode_cap,
+        pace=Pace(settings.runtime.max_stall_ms / 1000 or None),
         pin_budget=memory.blocks * settings.server.prefix_pin_budget_pct // 100,
     )
 

@@ -152,7 +152,7 @@ class Request:
     pin: int = 0  # leading tokens of the prompt whose KV is kept for later requests, as far as the budget for it goes
     pool: Pool | None = None  # numbers about the prompt are wanted, no tokens: limits.max_tokens is 0 then
     drafting: Drafting = Drafting()
-    owner: str = ""  # whose it is: a name of its API key; "" where there are no keys
+    owner: str = ""  # whose it is: a name of its API key; "" where there are no keys. Owners get fair shares
     arrived: float = 0.0  # time.monotonic() at the door
 
 
@@ -319,6 +319,8 @@ class Sequence:
     index: int
     arrival: int
     tokens: list[int]
+    stamp: float = 0.0  # in the scheduler's virtual time
+    rank: tuple[float, int, int] = (0.0, 0, 0)  # its turn: the smallest comes first
     computed: int = 0
     draft: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)

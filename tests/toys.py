@@ -14,6 +14,7 @@ from itertools import count as counting
 from operator import mul
 
 from imp.sched.blocks import BlockPool
+from imp.sched.pace import Pace
 from imp.sched.scheduler import Scheduler
 from imp.sched.speculation import Speculation
 from imp.types import (
@@ -397,7 +398,12 @@ class Stage:
         max_logit_rows: int = 64,
         speculation: Speculation | None = None,
         pin_budget: int | None = None,
+        pace: Pace | None = None,
+        takes: Callable[[Batch], float] | None = None,
     ) -> None:
+        """takes: seconds of a step; None: no time passes in it."""
+        self.takes = takes
+        self.durations: list[float] = []
         self.runner = runner or ToyRunner(blocks, size)
         self.sched = Scheduler(
             BlockPool(blocks, size),
@@ -409,6 +415,7 @@ class Stage:
             eos_ids=frozenset({EOS}),
             speculation=speculation,
             pin_budget=blocks // 4 if pin_budget is None else pin_budget,
+            pace=pace,
         )
         self.transcript = Transcript()
         self.now = 0.0
@@ -433,6 +440,9 @@ class Stage:
         self.batches.append([(row.seq.request.id, row.start, row.count) for row in batch.rows])
         try:
             results = self.runner.step(batch)
+            if self.takes is not None:
+                self.durations.append(self.takes(batch))
+                self.now += self.durations[-1]
         except StepFailed:
             self.failures += 1
             events = self.sched.fail(batch, "engine_step_failed", "the step failed")

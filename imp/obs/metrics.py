@@ -81,7 +81,7 @@ READ = (  # read at the scrape
     Metric("imp_kv_blocks_reclaimable", Kind.GAUGE, "Cached KV blocks nobody uses."),
     Metric("imp_kv_blocks_pinned", Kind.GAUGE, "KV blocks held by pins."),
     Metric("imp_kv_blocks_live", Kind.GAUGE, "KV blocks of running sequences."),
-    Metric("imp_kv_blocks_reserved", Kind.GAUGE, "KV blocks kept back for the next tokens of running sequences."),
+    Metric("imp_kv_blocks_reserved", Kind.GAUGE, "KV blocks kept back for what running sequences may say yet."),
     Metric("imp_kv_pressure_rejections_total", Kind.COUNTER, "Requests refused because they can never fit."),
     Metric("imp_kv_preemptions_total", Kind.COUNTER, "Sequences that gave up their blocks to another."),
     Metric("imp_prefix_cache_evictions_total", Kind.COUNTER, "Cached blocks taken for other content."),

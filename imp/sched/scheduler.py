@@ -4,16 +4,10 @@
 
 plan() and apply() alternate strictly; everything else may come between them, never during a step.
 
-Urgency. A sequence's rank is (priority * AGE_TICKS + arrival, arrival, index), smallest first, where `arrival` is the
-reading of a counter that goes up by one with every step and every request. This is ageing: for every AGE_TICKS ticks
-that a request has been waiting it gains one class on those that arrive now. Since all age alike the rank itself never
-changes, nothing is ever sorted again, and a request is overtaken only by those that arrive within AGE_TICKS ticks per
-class of difference: nobody starves. Within a class the order is that of arrival.
-
-A step. Every sequence that decodes gets its row. What is left of `max_tokens` is shared among prompts (shares.py), and
-waiting sequences are admitted as long as they get a share, a place and blocks for all their tokens with some to spare.
-Memory that runs short is taken from the least urgent sequence: it goes back to the queue with its tokens and computes
-them again later.
+A step. Sequences come in in the order of their turns (turns.py), as long as there are places and blocks (places.py).
+Every one that decodes gets its row. What is left of `max_tokens` is shared among prompts (shares.py), but beside rows
+that decode only as much as is computed soon (pace.py). A prompt of a more urgent class has steps for itself: the rows
+of less urgent ones yield, though never in more than YIELDS steps one after the other.
 
 A constraint is advanced here alone, by tokens that were really drawn. A runner that walks it along a draft to get
 masks rolls it back before it returns.
@@ -22,17 +16,19 @@ masks rolls it back before it returns.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from imp.sched.blocks import BlockPool
 from imp.sched.output import DeadEnd, End, accept, account, collect_prompt_logprobs, confirmed, release, used
-from imp.sched.room import Found, find, hashes_of, offer_rest, publish, reads_cache, room, shareable
+from imp.sched.pace import Load, Pace
+from imp.sched.places import Places
+from imp.sched.room import find, hashes_of, offer_rest, publish, reads_cache, room, shareable
 from imp.sched.shares import shares
 from imp.sched.speculation import Speculation
 from imp.sched.stats import Counters, Stats, snapshot
+from imp.sched.turns import AGE, Turns, outranks, rank
 from imp.types import (
     Batch,
-    Copy,
     Decoder,
     Event,
     Failed,
@@ -47,13 +43,8 @@ from imp.types import (
     Started,
 )
 
-AGE_TICKS = 256  # waiting this many ticks is worth one priority class
 LOOKAHEAD = 8  # waiting sequences that are considered for admission in one step
-
-
-def rank(seq: Sequence) -> tuple[int, int, int]:
-    """Most urgent first; see the top of this file."""
-    return (seq.request.priority * AGE_TICKS + seq.arrival, seq.arrival, seq.index)
+YIELDS = 3  # steps one after the other in which rows may have to yield
 
 
 class Scheduler:
@@ -63,7 +54,7 @@ class Scheduler:
     max_tokens: positions per step.                         max_logit_rows: positions per step that want logits.
     speculation: which guesses are verified; unless said, what a constraint leaves no choice about.
     prompt_cap: positions of prompts in a step that has decode rows, so that a long prompt never holds up the others.
-    pin_budget: blocks that pins may keep.
+    pin_budget: blocks that pins may keep.                  pace: how long steps may take.
     """
 
     def __init__(
@@ -79,6 +70,7 @@ class Scheduler:
         speculation: Speculation | None = None,
         prompt_cap: int | None = None,
         pin_budget: int = 0,
+        pace: Pace | None = None,
     ) -> None:
         if not 1 <= max_rows <= min(max_tokens, max_logit_rows):
             raise ValueError("max_rows must be at least 1 and at most max_tokens and max_logit_rows")
@@ -92,14 +84,17 @@ class Scheduler:
         self.speculation = speculation or Speculation()
         self.prompt_cap = max_tokens if prompt_cap is None else prompt_cap
         self.pin_budget = pin_budget
-        self.waiting: list[Sequence] = []  # both sorted by rank
-        self.running: list[Sequence] = []
-        self._live: dict[str, int] = {}  # request id -> sequences that have not ended
-        self._ticks = 0
-        self._in_step = False
-        self._copied: list[tuple[Sequence, Copy]] = []  # of the step in progress
-        self._planned_at = 0.0
+        self.pace = pace or Pace()
         self._counters = Counters()
+        self.places = Places(pool, max_rows, self._counters)
+        self.waiting, self.running = self.places.waiting, self.places.running
+        self._turns = Turns()
+        self._live: dict[str, int] = {}  # request id -> sequences that have not ended
+        self._arrivals = 0
+        self._yielded = 0  # steps one after the other in which rows had to yield
+        self._in_step = False
+        self._planned_at = 0.0
+        self._load = Load()  # of the step in progress
 
     # -- requests in, requests out ----------------------------------------------------------------
 
@@ -113,14 +108,13 @@ class Scheduler:
         if request.id in self._live:
             raise ValueError(f"request id {request.id!r} is in use")
         self._counters.submitted += 1
-        self._ticks += 1
-        first, *rest = [self._sequence(request, i) for i in range(request.n)]
-        if refusal := self._refusal(first):
+        if refusal := self._refusal(request):
             self._counters.refused += 1
             return [refusal]
+        first, *rest = self._sequences(request)
         first.followers = rest
         self._live[request.id] = request.n
-        self._queue(first)
+        self.places.wait(first)
         return []
 
     def abort(self, request_id: str) -> list[Event]:
@@ -151,30 +145,31 @@ class Scheduler:
     def plan(self, now: float) -> Batch | None:
         """The next step, or None where there is nothing to do. Every live request gets on sooner or later."""
         assert not self._in_step
-        self._ticks += 1
         running = self.running
         if not running and not self.waiting:
             return None
-        were_running = len(running)
-        self._copied = []
-        rows = self._decode_rows_of_step()
-        decode_rows, budget = len(rows), self.max_tokens - sum(row.count for row in rows)
-        if decode_rows:
-            budget = min(budget, self.prompt_cap)
+        self.places.copied = []
+        decoding = [seq for seq in running if seq.computed + 1 == len(seq.tokens)]
         prompts = [seq for seq in running if seq.computed + 1 < len(seq.tokens)]
-        # where memory is short nobody is admitted, or the victims would be back at once
-        if self.waiting and (len(running) == were_running or not running):
-            self._admit(prompts, budget)
-        if prompts:
-            rows += self._prompt_rows(prompts, budget, self._spare_logits(rows))
+        if self.waiting:
+            keys = sum([len(seq.tokens) for seq in decoding])
+            self._admit(prompts, self._prompt_budget(prompts, len(decoding), keys))
+        hurried = self._hurried(prompts)
+        if hurried is not None:
+            decoding = [seq for seq in decoding if not outranks(hurried, seq)]
+            prompts = [seq for seq in prompts if not outranks(hurried, seq)]
+        rows = self._decode_rows_of_step(decoding)
+        decode_rows, (positions, keys) = len(rows), _work(rows)
+        if prompts := [seq for seq in prompts if seq.blocks]:
+            rows += self._prompt_rows(prompts, self._prompt_budget(prompts, positions, keys), self._spare_logits(rows))
         assert rows, "there are live sequences, but none of them can go on"
         for row in rows:
             if not row.seq.started:
                 row.seq.scheduled_at = now
         self._counters.step(sum([row.count for row in rows]), decode_rows, len(rows) - decode_rows)
-        self._planned_at = now
+        self._planned_at, self._load = now, Load(positions, keys, *_work(rows[decode_rows:]))
         self._in_step = True
-        return Batch(rows, [copy for _, copy in self._copied])
+        return Batch(rows, [copy for _, copy in self.places.copied])
 
     def apply(self, batch: Batch, results: list[RowResult], now: float) -> list[Event]:
         """Take in what a step computed. Should it raise, call fail() with the same batch."""
@@ -183,6 +178,8 @@ class Scheduler:
         self._counters.late(sum([result.late for result in results[: self._counters.decode_last_rows]]))
         if self._counters.decode_last_rows == len(batch.rows):
             self.speculation.took(sum([row.count for row in batch.rows]), now - self._planned_at)
+        self.pace.learn(self._load, now - self._planned_at)
+        self.places.copied = []  # they are made
         events: list[Event] = []
         for row, result in zip(batch.rows, results, strict=True):
             seq = row.seq
@@ -214,8 +211,7 @@ class Scheduler:
     def fail(self, batch: Batch, code: str, message: str) -> list[Event]:
         """Instead of apply(), or after it raised: every request of the batch fails, the others go on."""
         self._in_step = False
-        for seq, _ in self._copied:  # it is not known whether the copies were made
-            seq.computed = min(seq.computed, seq.published * self.pool.size)
+        self.places.forgo_copies()
         request_ids = dict.fromkeys(row.seq.request.id for row in batch.rows)
         return [self._fail(request_id, code, message) for request_id in request_ids]
 
@@ -229,11 +225,12 @@ class Scheduler:
     def snapshot(self) -> Stats:
         """Everything others may know about this moment."""
         running = len(self.running)
-        return snapshot(self._counters, self.pool, sum(self._live.values()) - running, running, self.speculation.mode)
+        waiting = sum(self._live.values()) - running
+        return snapshot(self._counters, self.pool, waiting, running, self.places.reserved, self.speculation.mode)
 
     def check(self) -> None:
         """Assert every invariant; call it between steps."""
-        everyone = list(self._everyone())
+        everyone = list(self.places.everyone())
         self.pool.check([seq.blocks for seq in everyone])
         assert self.waiting == sorted(self.waiting, key=rank) and self.running == sorted(self.running, key=rank)
         assert len(self.running) <= self.max_rows
@@ -250,14 +247,32 @@ class Scheduler:
 
     # -- planning ---------------------------------------------------------------------------------
 
-    def _decode_rows_of_step(self) -> list[Row]:
-        """One row for every sequence that decodes, most urgent first.
+    def _hurried(self, prompts: list[Sequence]) -> Sequence | None:
+        """The prompt for which less urgent classes yield in this step. `prompts` are sorted by rank."""
+        if prompts and self._yielded < YIELDS and any(outranks(prompts[0], seq) for seq in self.running):
+            self._yielded += 1
+            return prompts[0]
+        self._yielded = 0
+        return None
+
+    def _prompt_budget(self, prompts: list[Sequence], positions: int, keys: int) -> int:
+        """Positions of prompts in a step with so many of rows that decode, and keys that these read."""
+        budget = self.max_tokens - positions
+        if not positions:
+            return budget
+        if self.pace.wants_to_learn:
+            return 0
+        soon = self.pace.chunk(positions, keys, max((seq.computed for seq in prompts), default=0))
+        return min(budget, self.prompt_cap) if soon is None else min(budget, self.prompt_cap, soon)
+
+    def _decode_rows_of_step(self, decoding: list[Sequence]) -> list[Row]:
+        """One row for each of these sequences, which decode, most urgent first.
 
         Victims leave from the other end, so a sequence that already has a row is never one.
         """
         rows: list[Row] = []
-        running, size = self.running, self.pool.size
-        decoding = [seq for seq in running if seq.computed + 1 == len(seq.tokens)]
+        size = self.pool.size
+        decoding = [seq for seq in decoding if seq.blocks]  # some may have had to go for who came in
         if decoding:
             self.speculation.draft(decoding, self._spare_positions_for_drafts(), self._room_for_guesses)
         for seq in decoding:
@@ -265,7 +280,7 @@ class Scheduler:
                 break  # it was a victim, and so are those behind it
             count = 1 + len(seq.draft)
             if seq.computed + count > len(seq.blocks) * size:
-                if not self._make_room(seq):
+                if not self.places.make_room(seq):
                     break  # it was its own victim, so it was the last
                 count = 1 + len(seq.draft)
             rows.append(Row(seq, seq.computed, count))
@@ -288,41 +303,20 @@ class Scheduler:
         reserved = min(self.max_rows, len(self.running) + len(self.waiting))
         return self.max_logit_rows - reserved - sum([row.count - 1 for row in rows])
 
-    def _make_room(self, seq: Sequence) -> bool:
-        """Blocks for a decode row. Nobody is preempted for a guess. False: `seq` itself had to go."""
-        if self._grow(seq, 1 + len(seq.draft)):
-            return True
-        seq.draft.clear()
-        while not self._grow(seq, 1):
-            if len(self.running) == 1 and self.pool.unpin_oldest():
-                continue
-            victim = self.running.pop()
-            self._counters.preemptions += 1
-            self._drop(victim)
-            self._queue(victim)
-            if victim is seq:
-                return False
-        return True
-
-    def _grow(self, seq: Sequence, count: int) -> bool:
-        need = -(-(seq.computed + count) // self.pool.size) - len(seq.blocks)
-        taken = self.pool.take(max(need, 0))
-        if taken is None:
-            return False
-        seq.blocks += taken
-        return True
-
     def _admit(self, prompts: list[Sequence], budget: int) -> None:
-        """Move waiting sequences to `running` and `prompts` while there are places, blocks and positions for them.
+        """Let waiting sequences in, and among `prompts`, while there are places, blocks and positions for them.
 
         A sequence that would get no positions in this step is passed over for those behind it (a short prompt beside
         a long one), and so is one whose next block another prompt is computing: it will find it in the cache. One for
-        which there are no blocks is not, or large ones would wait for ever.
+        which there is no room is not, or large ones would wait for ever; but others may come in for whom those go who
+        would not go for it.
         """
         coming = self._blocks_to_come(prompts)
+        blocked: set[str] = set()  # owners of those for whom there is no room
+        for_blocks = False  # that is what the first of them waits for, else for a place
         for seq in self.waiting[:LOOKAHEAD]:
-            if len(self.running) == self.max_rows:
-                return
+            if seq.request.owner in blocked:
+                continue
             wanted = shareable(self.pool, seq)
             found = find(self.pool, seq, wanted)
             cached = len(found.blocks)
@@ -335,36 +329,21 @@ class Scheduler:
             seq.computed = 0
             if not granted:
                 continue
-            while not self._hold_blocks(seq, found):
-                if self.running or not self.pool.unpin_oldest():
-                    return
-            self.waiting.remove(seq)
-            insort(self.running, seq, key=rank)
-            insort(prompts, seq, key=rank)
+            if not blocked:
+                entered = self.places.enter(seq, found)
+                for_blocks = len(self.running) < self.max_rows
+            else:
+                entered = self.places.enter_for_others(seq, found, 0 if for_blocks else self.pool.available)
+            if not entered:
+                blocked.add(seq.request.owner)
+                continue
+            self._turns.let_in(seq)
+            prompts[:] = [each for each in with_it if each.blocks]  # some may have had to go for it
             coming |= self._blocks_to_come([seq])
 
     def _blocks_to_come(self, prompts: list[Sequence]) -> set[bytes]:
         """Hashes of the blocks that these will publish next."""
         return {h for seq in prompts for h in hashes_of(self.pool, seq)[seq.published : seq.published + 1]}
-
-    def _hold_blocks(self, seq: Sequence, found: Found) -> bool:
-        """Take blocks for all tokens at once, leaving one for the next token of everybody who runs already.
-
-        The block that is copied may be evicted here: nobody writes it before the copy is made."""
-        pool, cached = self.pool, found.blocks
-        fresh = -(-len(seq.tokens) // pool.size) - len(cached)
-        if fresh + pool.idle_among(cached) + len(self.running) > pool.available:
-            return False
-        pool.share(cached)
-        taken = pool.take(fresh)
-        assert taken is not None
-        if found.rows:
-            self._copied.append((seq, (found.source, taken[0])))
-            self._counters.copies += 1
-        seq.blocks = cached + taken
-        seq.published = len(cached)
-        seq.computed = len(cached) * pool.size + found.rows
-        return True
 
     def _prompt_rows(self, prompts: list[Sequence], budget: int, logits: int) -> list[Row]:
         rows = []
@@ -434,12 +413,12 @@ class Scheduler:
         followers, seq.followers = seq.followers, []
         for follower in followers:
             follower.prompt_logprobs = list(seq.prompt_logprobs)
-            self._queue(follower)
+            self.places.wait(follower)
 
     # -- what fits --------------------------------------------------------------------------------
 
-    def _refusal(self, seq: Sequence) -> Failed | None:
-        request, length = seq.request, len(seq.request.prompt)
+    def _refusal(self, request: Request) -> Failed | None:
+        length = len(request.prompt)
         if length + 1 > self.context:
             message = f"the prompt has {length} tokens, but the model's context of {self.context} must hold one more"
             return Failed(request.id, "context_length_exceeded", message)
@@ -455,48 +434,38 @@ class Scheduler:
 
     # -- coming and going -------------------------------------------------------------------------
 
-    def _sequence(self, request: Request, index: int) -> Sequence:
-        return Sequence(
-            request,
-            index,
-            self._ticks,
-            list(request.prompt),
-            constraint=None if request.constraint is None else request.constraint.start(),
-            decoder=self.new_decoder(request),
-        )
-
-    def _everyone(self) -> Iterator[Sequence]:
-        for queue in (self.running, self.waiting):
-            for seq in queue:
-                yield seq
-                yield from seq.followers
+    def _sequences(self, request: Request) -> list[Sequence]:
+        said = min(request.limits.max_tokens, self.places.lengths.expected)
+        stamp = self._turns.stamp(request.owner, request.priority, len(request.prompt) + request.n * said)
+        self._arrivals += 1
+        return [
+            Sequence(
+                request,
+                index,
+                self._arrivals,
+                list(request.prompt),
+                stamp,
+                (request.priority * AGE + stamp, self._arrivals, index),
+                constraint=None if request.constraint is None else request.constraint.start(),
+                decoder=self.new_decoder(request),
+            )
+            for index in range(request.n)
+        ]
 
     def _sequences_of(self, request_id: str) -> list[Sequence]:
         if request_id not in self._live:
             return []
-        return [seq for seq in self._everyone() if seq.request.id == request_id]
-
-    def _queue(self, seq: Sequence) -> None:
-        insort(self.waiting, seq, key=rank)
-
-    def _drop(self, seq: Sequence) -> None:
-        """Give the blocks back; the tokens stay."""
-        offer_rest(self.pool, seq)
-        self.pool.release(seq.blocks)
-        seq.blocks, seq.computed, seq.published, seq.draft, seq.pooled = [], 0, 0, [], None
-        if len(seq.prompt_logprobs) < len(seq.request.prompt):
-            seq.prompt_logprobs = []
+        return [seq for seq in self.places.everyone() if seq.request.id == request_id]
 
     def _leave(self, seq: Sequence) -> None:
-        for queue in (self.running, self.waiting):
-            if seq in queue:
-                queue.remove(seq)
-        self._drop(seq)
+        self.places.leave(seq)
         self.speculation.ended(seq)
 
     def _finish(self, seq: Sequence, end: End, vector: tuple[float, ...] | None = None) -> Finished:
         self._leave(seq)
         request = seq.request
+        if seq.generated:
+            self.places.lengths.add(seq.generated)
         left = self._live[request.id] - 1
         if left:
             self._live[request.id] = left
@@ -512,3 +481,8 @@ class Scheduler:
         self._live.pop(request_id, None)
         self._counters.failed += 1
         return Failed(request_id, code, message, *account(gone))
+
+
+def _work(rows: list[Row]) -> tuple[int, int]:
+    """Positions of these rows, and the keys they read."""
+    return sum([row.count for row in rows]), sum([row.count * (2 * row.start + row.count) for row in rows]) // 2

@@ -71,7 +71,7 @@ class Stats:
     blocks_reclaimable: int = 0  # those of them that nobody holds
     blocks_pinned: int = 0
     blocks_free: int = 0  # without any content
-    blocks_reserved: int = 0  # kept back when somebody is admitted: one for the next token of each that runs
+    blocks_reserved: int = 0  # kept back when somebody is let in: for what those who run are expected to say still
     evictions: int = 0
     submitted: int = 0
     refused: int = 0
@@ -95,7 +95,9 @@ class Stats:
     speculation: tuple[str, str] = ("off", "no drafter is configured")  # what guesses, and why that, for people
 
 
-def snapshot(counters: Counters, pool: BlockPool, waiting: int, running: int, speculation: tuple[str, str]) -> Stats:
+def snapshot(
+    counters: Counters, pool: BlockPool, waiting: int, running: int, reserved: int, speculation: tuple[str, str]
+) -> Stats:
     c = counters
     return Stats(
         waiting=waiting,
@@ -107,7 +109,7 @@ def snapshot(counters: Counters, pool: BlockPool, waiting: int, running: int, sp
         blocks_reclaimable=pool.reclaimable,
         blocks_pinned=pool.pinned,
         blocks_free=pool.available - pool.reclaimable,
-        blocks_reserved=min(running, pool.available),
+        blocks_reserved=reserved,
         evictions=pool.evictions,
         submitted=c.submitted,
         refused=c.refused,

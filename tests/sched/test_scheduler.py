@@ -41,6 +41,13 @@ def reusable(length: int, size: int = 4) -> int:
     return length - 1 if length > size else 0
 
 
+def unsuspecting(stage: Stage) -> Stage:
+    """The same, but it has seen nothing but short outputs and counts on more of them."""
+    for _ in range(50):
+        stage.sched.places.lengths.add(1)
+    return stage
+
+
 def first_row(stage: Stage, request_id: str) -> int:
     """Number of the step in which a request got its first row."""
     return next(i for i, rows in enumerate(stage.batches) if any(r == request_id for r, _, _ in rows))
@@ -177,7 +184,7 @@ def test_an_unimportant_request_is_not_overtaken_for_ever():
         stage.step()
         if stage.transcript.outputs.get(("patient", 0)):
             break
-    # two classes are worth 512 ticks, and a round here is two ticks: one step, one arrival
+    # two classes are worth 512 requests, and here one is let in with every step
     assert 200 < len(stage.batches) < 550
 
 
@@ -347,7 +354,7 @@ def test_an_id_in_use_is_refused_and_may_come_again_later():
 # G07-04
 def test_preemption_is_invisible_in_the_output():
     size, length = 4, 60
-    stage = Stage(blocks=3 * (20 + length) // size, size=size, max_rows=12, runner=ToyRunner(60, size))
+    stage = unsuspecting(Stage(3 * (20 + length) // size, size, max_rows=12, runner=ToyRunner(60, size)))
     constraint = AllowList((frozenset(LANGUAGE[:9]), frozenset(LANGUAGE[5:])), 50)
     requests = [
         Request(
@@ -375,11 +382,12 @@ def test_admission_leaves_room_so_that_memory_pressure_does_not_thrash():
     stats = stage.sched.snapshot()
     computed_once = 30 * (20 + 40 - 1)
     # filling memory to the last block gives 43 preemptions here, and 1.45 times the work
-    assert stats.preemptions < 36 and stats.positions < 1.35 * computed_once
+    assert stats.preemptions == 0 and stats.positions == computed_once
+    assert stats.steps <= 30 / 2 * 42  # two fit side by side
 
 
 def test_the_least_urgent_gives_way():
-    stage = Stage(blocks=12, size=4, max_rows=4)
+    stage = unsuspecting(Stage(blocks=12, size=4, max_rows=4))
     for name, priority in [("low", 5), ("high", 0), ("mid", 2)]:
         stage.submit(Request(name, prompt(8, ord(name[0])), limits=Limits(30), priority=priority))
     stage.run()
@@ -423,7 +431,7 @@ def test_abort_frees_everything_wherever_the_request_is(steps, where, n):
 @pytest.mark.parametrize("cached", [True, False])
 def test_every_way_of_ending_gives_all_blocks_back(cached):
     rng = random.Random(5)
-    stage = Stage(blocks=40, size=4, max_rows=6, max_tokens=24)
+    stage = unsuspecting(Stage(blocks=40, size=4, max_rows=6, max_tokens=24))
     stage.runner.fails = lambda batch: rng.random() < 0.01
     dead_end = AllowList((frozenset(),))
     for i in range(500):
@@ -439,6 +447,8 @@ def test_every_way_of_ending_gives_all_blocks_back(cached):
         )
         for _ in range(rng.randrange(6)):
             stage.step()
+        if i % 5 == 0:
+            unsuspecting(stage)
         if i % 7 == 0:
             stage.abort(f"r{rng.randrange(max(i - 6, 0), i + 1)}")
     stage.run()
@@ -557,7 +567,7 @@ def test_pins_give_way_to_a_sequence_that_needs_all_memory():
 
 
 def test_pins_do_not_give_way_to_what_can_wait():
-    stage = Stage(blocks=16, size=4, max_rows=4, pin_budget=4)
+    stage = unsuspecting(Stage(blocks=16, size=4, max_rows=4, pin_budget=4))
     stage.submit(Request("p", prompt(16), limits=Limits(0), pin=16))
     stage.run()
     stage.submit(*[Request(f"r{i}", prompt(12, i), limits=Limits(20)) for i in range(1, 5)])
@@ -712,7 +722,7 @@ def test_a_constraint_stays_in_step_with_guesses_and_preemption():
     def propose(seq, ahead):
         return [rng.choice(list(sets[0])) for _ in range(3)]
 
-    stage = Stage(blocks=24, size=2, max_rows=4, runner=ToyRunner(24, 2, propose))
+    stage = unsuspecting(Stage(blocks=24, size=2, max_rows=4, runner=ToyRunner(24, 2, propose)))
     requests = [Request(f"r{i}", prompt(6, i), limits=Limits(35), constraint=AllowList(sets, 28)) for i in range(4)]
     stage.submit(*requests)
     stage.run()

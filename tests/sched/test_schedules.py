@@ -1,8 +1,9 @@
 """Whatever the schedule, every sequence says what it would have said alone, and every block comes back.
 
 Each seed makes up a pool, limits and some twenty requests that share prefixes, and mixes chunked prompts, prefix
-sharing, preemption, priorities, n > 1, aborts, guesses right and wrong, stop strings, stop tokens, pins, prompt
-logprobs, constraints, salts and failing steps. All invariants are checked after every step.
+and beginnings that are copied, preemption, priorities, owners, n > 1, aborts one by one and in storms, guesses right
+and wrong, stop strings, stop tokens, pins, prompt logprobs, constraints, salts, failing steps, and steps that take
+time. All invariants are checked after every step.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from imp.sched.costs import StepCosts
+from imp.sched.pace import Pace
 from imp.sched.speculation import Speculation
 from imp.speculate.lookup import SuffixLookup
 from imp.types import Batch, Drafting, Limits, Reason, Request, Sampling
@@ -75,6 +77,7 @@ def make_request(rng: random.Random, i: int, prefixes: list[tuple[int, ...]], le
         limits,
         n=rng.choice([1, 1, 1, 2, 3]),
         priority=rng.choice([-1, 0, 0, 1]),
+        owner=rng.choice(["", "", "a", "b"]),
         constraint=make_constraint(rng) if rng.random() < 0.2 else None,
         salt=rng.choice([b"", b"", b"tenant"]),
         pin=rng.randrange(1, len(prompt) + 1) if rng.random() < 0.2 else 0,
@@ -87,6 +90,7 @@ def play(seed: int, folder: Path) -> tuple[Stage, dict[str, Request], set[str]]:
     blocks = rng.choice([rng.randrange(60 // size, 120 // size), rng.randrange(90 // size, 400 // size)])
     context = rng.choice([60, 80, 1_000_000])
     max_rows = rng.randrange(2, 11)
+    seconds = rng.choice([None, lambda batch: 0.01 + 0.001 * sum(row.count for row in batch.rows)])
     stage = Stage(
         blocks,
         size,
@@ -96,7 +100,12 @@ def play(seed: int, folder: Path) -> tuple[Stage, dict[str, Request], set[str]]:
         max_tokens=max_rows + rng.randrange(0, 40),
         max_logit_rows=max_rows + rng.randrange(0, 20),
         speculation=make_speculation(rng, folder),
+        pin_budget=rng.choice([0, blocks // 4, blocks]),
+        pace=Pace(rng.choice([None, 0.001, 0.03, 10.0])),
+        takes=seconds,
     )
+    for _ in range(rng.choice([0, 50])):  # experience tells that outputs are short
+        stage.sched.places.lengths.add(rng.randrange(1, 4))
     letters = rng.choice([2, 50])  # with two letters, equal blocks turn up in different contexts
     prefixes = [tuple(rng.randrange(letters) for _ in range(rng.randrange(30))) for _ in range(3)]
     requests: dict[str, Request] = {}
@@ -118,6 +127,10 @@ def play(seed: int, folder: Path) -> tuple[Stage, dict[str, Request], set[str]]:
             victim = rng.choice(list(requests))
             aborted.add(victim)
             stage.abort(victim)
+        if rng.random() < 0.03:
+            for victim in rng.sample(list(requests), len(requests) // 2 + 1):  # many leave at once
+                aborted.add(victim)
+                stage.abort(victim)
         if rng.random() < 0.05:
             stage.sched.reset_prefix_cache()
             stage.sched.check()
