@@ -94,6 +94,8 @@ a request means is in [FIELDS.md](FIELDS.md).
   `{"type": "error", "error": {"type", "message"}, "request_id"}`. `param` is the path of the field that is wrong.
 - Every answer carries `X-Request-Id`: the request's own, or one the server made.
 - Fields nobody knows are let through and named in `X-Imp-Ignored`; `null` means absent.
+- Generating answers carry `X-Imp-Queue-Position`: how many requests of no less urgent classes were waiting when this
+  one came to the engine; 0 is next. Fair shares between API keys may bring it forward.
 - A stream is made of server-sent events; what goes wrong before its first event is an ordinary error, later an event.
 - Embeddings are the mean of the hidden states after the model's last norm, over all tokens of the input, at length 1,
   unless the model says that it pools another way (GGUF `pooling_type`, sentence-transformers' `1_Pooling`).

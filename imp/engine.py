@@ -156,7 +156,8 @@ class Engine:
         self._streams: dict[str, Generation] = {}  # by request id
         self._left: dict[str, Generation] = {}  # the same of those whose reader has left, until they have ended
         self._calls: set[asyncio.Future[object]] = set()
-        self._waiting: dict[str, int] = {}  # request id -> prompt tokens, until its first step is known here
+        # request id -> prompt tokens and priority, until its first step is known here
+        self._waiting: dict[str, tuple[int, int]] = {}
         self.queued_tokens = 0  # the sum of these
         self._streams_done = asyncio.Event()
         self._streams_done.set()
@@ -181,6 +182,11 @@ class Engine:
             return time.monotonic()
         return self._last_step
 
+    def ahead(self, priority: int) -> int:
+        """Requests that wait for their first step and would be in front of one that comes now: those of its own and
+        of more urgent classes. Shares of other owners may still bring it forward."""
+        return sum(1 for _, other in self._waiting.values() if other <= priority)
+
     def open(self, requests: Sequence[Request]) -> Generation:
         """Send requests to the scheduler. Their ids must be new, or ValueError is raised.
 
@@ -197,7 +203,7 @@ class Engine:
             return generation
         for request in requests:
             self._streams[request.id] = generation
-            self._waiting[request.id] = len(request.prompt)
+            self._waiting[request.id] = len(request.prompt), request.priority
             self.queued_tokens += len(request.prompt)
         self._streams_done.clear()
         if self._queue_timeout_s:
@@ -283,7 +289,8 @@ class Engine:
             self._mail.put(partial(self._give_up, late))
 
     def _no_longer_waits(self, request_id: str) -> None:
-        self.queued_tokens -= self._waiting.pop(request_id, 0)
+        tokens, _ = self._waiting.pop(request_id, (0, 0))
+        self.queued_tokens -= tokens
 
     def _forget(self, request_id: str) -> None:
         self._no_longer_waits(request_id)

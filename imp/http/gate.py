@@ -28,7 +28,7 @@ from imp.http.message import Headers
 from imp.http.rates import Rates
 from imp.http.router import Access
 
-EXPOSED_HEADERS = "X-Request-Id, Request-Id, X-Imp-Ignored, Retry-After, " + ", ".join(
+EXPOSED_HEADERS = "X-Request-Id, Request-Id, X-Imp-Ignored, X-Imp-Queue-Position, Retry-After, " + ", ".join(
     f"x-ratelimit-{what}-{unit}" for unit in ("requests", "tokens") for what in ("limit", "remaining", "reset")
 )
 

@@ -230,6 +230,7 @@ def _enter(services: Services, prepared: Sequence[Request], writer: Reply, recor
     recorder.response_id, recorder.reply = writer.header.id, writer.reply
     with recorder.watching():
         services.make_room(prepared)
+    recorder.ahead = recorder.engine.ahead(min(request.priority for request in prepared))
 
 
 async def _collect(services: Services, prepared: Sequence[Request], writer: Reply, recorder: Recorder) -> None:

@@ -21,6 +21,7 @@ from imp.obs.record import RequestRecord, mean_gap_s, merged, reasoning_exhauste
 from imp.types import Reason
 
 CLIENT_LEFT = 499
+QUEUE_HEADER = "X-Imp-Queue-Position"  # requests in front of this one when it came
 
 
 class Recorder:
@@ -44,6 +45,7 @@ class Recorder:
         self.conversation = Conversation([])
         self.reply: Callable[[], Any] = lambda: None  # the whole answer, as far as it has come; a value or its JSON
         self.error: ApiError | None = None
+        self.ahead: int | None = None  # requests that were in front of it when it came to the engine
         self._opened = 0.0  # time.monotonic() when the engine got the request
         self._ended = 0.0
         self._generation: Generation | None = None
@@ -53,8 +55,9 @@ class Recorder:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the response tells of the trace, where there is a span to be found: the server's own."""
-        return {"traceparent": self.trace.traceparent} if self.trace and self.services.traces else {}
+        """What the response tells of the queue, and of the trace where there is a span to be found: our own."""
+        place = {} if self.ahead is None else {QUEUE_HEADER: str(self.ahead)}
+        return place | ({"traceparent": self.trace.traceparent} if self.trace and self.services.traces else {})
 
     @contextmanager
     def watching(self) -> Iterator[None]:

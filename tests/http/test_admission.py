@@ -24,8 +24,9 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 async def occupied(server: Harness) -> asyncio.Task[Any]:
     """A request that has the only place and holds it until `server.runner.held` is set."""
+    before = server.engine.stats.decode_rows
     running = asyncio.create_task(server.post(CHAT, **ask("a")))
-    await server.until(lambda: server.engine.stats.decode_rows > 0)
+    await server.until(lambda: server.engine.stats.decode_rows > before)
     server.runner.held.clear()
     return running
 
@@ -121,5 +122,43 @@ def test_tokens_of_every_way_of_answering_are_charged() -> None:
             assert answer.headers["x-ratelimit-remaining-tokens"] == "0" and int(answer.headers["retry-after"]) >= 1
             refused = await server.post(CHAT, **ask("b", temperature=9))
             assert refused.status_code == 429  # before the body is looked at
+
+    run(main())
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/completions", "/v1/responses", "/v1/embeddings"])
+def test_answers_tell_how_many_were_in_front(path: str) -> None:
+    async def main() -> None:
+        async with serving(["x"] * 40, rows=1, step_s=0.002) as server:
+            body = {"/v1/completions": {"prompt": "a"}, "/v1/responses": {"input": "a"}, "/v1/embeddings": {"input": "a"}}
+            asked = body.get(path) or ask("a")
+            idle = await server.post(path, **asked)
+            assert idle.headers["x-imp-queue-position"] == "0"
+            running = await occupied(server)
+            waiting = []
+            for i, priority in enumerate((0, 0, 3, -1)):
+                waiting.append(asyncio.create_task(server.post(CHAT, **ask("b", priority=priority))))
+                await server.until(lambda n=i: len(server.engine._waiting) == n + 1)  # type: ignore[misc]
+            last = asyncio.create_task(server.post(path, **asked))
+            await server.until(lambda: len(server.engine._waiting) == 5)
+            server.runner.held.set()
+            places = [(await answer).headers["x-imp-queue-position"] for answer in (*waiting, last)]
+            assert places == ["0", "1", "2", "0", "3"] and (await running).status_code == 200
+
+    run(main())
+
+
+def test_a_stream_tells_its_place_before_it_begins() -> None:
+    async def main() -> None:
+        async with serving(["x"] * 40, rows=1, step_s=0.002) as server:
+            running = await occupied(server)
+            waiting = asyncio.create_task(server.post(CHAT, **ask("b")))
+            await server.until(lambda: len(server.engine._waiting) == 1)
+            async with server.client.stream("POST", CHAT, json=ask("c", stream=True)) as answer:
+                assert answer.headers["x-imp-queue-position"] == "1"  # the engine is held: nothing has begun
+                assert "X-Imp-Queue-Position" in answer.headers["access-control-expose-headers"]
+                server.runner.held.set()
+                assert (await answer.aread()).endswith(b"data: [DONE]\n\n")
+            await asyncio.gather(running, waiting)
 
     run(main())
