@@ -279,7 +279,8 @@ def constraint_compiler(tokenizer: Tokenizer, settings: Settings) -> Compiler:
     def vocabulary() -> Vocabulary:
         spellings = {tokenizer.token_text(token): token for token in tokenizer.special_ids}
         known = {text: token for text, token in spellings.items() if text}
-        return Vocabulary(known, tokenizer.special_ids - tokenizer.eos_ids)
+        ends = frozenset(text for text, token in known.items() if token in tokenizer.eos_ids)
+        return Vocabulary(known, tokenizer.special_ids - tokenizer.eos_ids, ends)
 
     return Compiler(
         tables,
@@ -337,7 +338,8 @@ def template(own: str | None, tokenizer: Tokenizer, choice: str) -> ChatTemplate
         "pad_token": tokenizer.pad_id,
         "unk_token": tokenizer.unk_id,
     }
-    special = {name: tokenizer.token_text(token) for name, token in names.items() if token is not None}
+    # "" where the vocabulary has none: templates add it to a text
+    special = {name: "" if token is None else tokenizer.token_text(token) for name, token in names.items()}
     try:
         return ChatTemplate(source, special_tokens=special)
     except TemplateError as error:

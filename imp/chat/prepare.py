@@ -188,17 +188,20 @@ def render(chat: ChatRequest, facts: Wording) -> str:
     as_text = facts.voice.text_arguments
     messages = [_for_template(message, facts.control_spellings, native, as_text) for message in chat.messages]
     refusal: TemplateError | None = None
-    for ways in _ways(messages, chat, facts):
+    for ways, tools in _ways(messages, chat, facts):
         try:
-            return _render(ways, chat, facts)
+            return _render(ways, tools, chat, facts)
         except TemplateError as error:
             refusal = refusal or error
     assert refusal is not None
     raise _refusal(refusal) from None
 
 
-def _ways(messages: list[dict[str, Any]], chat: ChatRequest, facts: Wording) -> Iterator[list[dict[str, Any]]]:
-    """The conversation as it is, then as templates that know less want it."""
+Turns = list[dict[str, Any]]
+
+
+def _ways(messages: Turns, chat: ChatRequest, facts: Wording) -> Iterator[tuple[Turns, Sequence[Mapping[str, Any]]]]:
+    """The conversation and its tools as they are, then as templates that know less want them."""
     voice = facts.voice
     format, envelopes = voice.format, voice.format.envelopes if voice.format else ()
     if envelopes:
@@ -209,10 +212,13 @@ def _ways(messages: list[dict[str, Any]], chat: ChatRequest, facts: Wording) -> 
     tools = [_guarded(tool, facts.control_spellings) for tool in chat.tools] if not voice.shows_tools else []
     prompt = tool_prompt.prompt(tools, envelopes[0]) if tools and format and envelopes else ""
     merged = _system_first(messages)
-    for each in [messages] if merged == messages else [messages, merged]:
-        yield tool_prompt.told(each, prompt) if prompt else each
-    if prompt and merged == messages:
-        yield tool_prompt.told(messages, prompt, system=False)
+    ways = [messages] if merged == messages else [messages, merged]
+    if prompt:
+        ways = [tool_prompt.told(each, prompt) for each in ways]
+        ways += [tool_prompt.told(messages, prompt, system=False)] if merged == messages else []
+    yield from ((each, chat.tools) for each in ways)
+    if chat.tools and voice.shows_tools and (full := tool_prompt.described(chat.tools)) != list(chat.tools):
+        yield from ((each, full) for each in ways)
 
 
 def _refusal(error: TemplateError) -> Refused:
@@ -222,12 +228,12 @@ def _refusal(error: TemplateError) -> Refused:
     return Refused(f"the model's chat template failed: {error.message}", code="template_failed", status=500)
 
 
-def _render(messages: list[dict[str, Any]], chat: ChatRequest, facts: Wording) -> str:
+def _render(messages: Turns, tools: Sequence[Mapping[str, Any]], chat: ChatRequest, facts: Wording) -> str:
     assert facts.template is not None
     voice = facts.voice
     return facts.template.render(
         messages,
-        tools=(list(chat.tools) or voice.no_tools) if voice.shows_tools else voice.no_tools,
+        tools=(list(tools) or voice.no_tools) if voice.shows_tools else voice.no_tools,
         add_generation_prompt=chat.add_generation_prompt,
         continue_final_message=chat.continue_final_message,
         **_documents(chat, facts),

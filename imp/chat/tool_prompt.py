@@ -53,6 +53,24 @@ def told(messages: Sequence[Mapping[str, Any]], text: str, system: bool = True) 
     return [{**first, "content": f"{text}\n\n{first['content']}"}, *rest]
 
 
+def described(value: Any) -> Any:
+    """Tools, or a part of them, with an empty description where there is none: of functions and of what they take.
+
+    For templates that break on a function or a parameter without one."""
+    if isinstance(value, list | tuple):
+        return [described(each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    full = {key: described(each) for key, each in value.items()}
+    if isinstance(properties := full.get("properties"), dict):
+        full["properties"] = {
+            name: {"description": "", **each} if isinstance(each, dict) else each for name, each in properties.items()
+        }
+    if isinstance(function := full.get("function"), dict):
+        full["function"] = {"description": "", **function}
+    return full
+
+
 def plainly(
     messages: Sequence[Mapping[str, Any]], envelope: Envelope, calls: bool = True, results: bool = True
 ) -> list[dict[str, Any]]:

@@ -35,6 +35,13 @@ def spelled(text: str, controls: Mapping[str, int]) -> bytes:
     return bytes(found + text[plain:].encode())
 
 
+def unspelled(text: bytes, controls: Mapping[str, int]) -> bytes:
+    """What `spelled` made of a text, with all control tokens as ordinary text: who reads an output may not be able to
+    tell these apart."""
+    spellings = {special(token): spelling.encode() for spelling, token in controls.items()}
+    return b"".join(spellings.get(symbol, symbol) for symbol in _symbols(text))
+
+
 def free_text(
     nfa: Nfa,
     markers: Mapping[bytes, int],

@@ -7,12 +7,12 @@ Calls are forced from the first token on (`calls`), or only from the marker on t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from .charset import Encoding
 from .errors import Code, ConstraintError
-from .free import free_text, spelled
+from .free import free_text, spelled, unspelled
 from .language import Language
 from .nfa import UNBOUNDED, Nfa
 
@@ -54,6 +54,7 @@ class ParameterTexts:
     rest: str = ""
     separator: str = ""
     key: str = r"[^\s<>=]+"  # what a parameter may be called that the schema does not name
+    quote: str = ""  # stands around what it is called otherwise
     marker: str = ""
     after_key_json: Text = ""
     end_json: str | None = None
@@ -70,7 +71,8 @@ class Envelope:
     """How a format writes calls: `opener` CALL `separator` CALL `closer`, CALL being
     `before_name` NAME `after_name` ARGUMENTS `after`.
 
-    All texts are as the model writes them; control tokens are spelled out.
+    All texts are as the model writes them; control tokens are spelled out. Where one of them ends the output, what
+    would come behind it is left out.
     """
 
     before_name: Text
@@ -82,9 +84,15 @@ class Envelope:
     trigger: str = ""  # what calls in free text are known by; "": `opener`, or `before_name` without one
     quoted_name: bool = False  # the name stands in a JSON string
     parameters: ParameterTexts | None = None  # None: the arguments are a JSON object
+    others: tuple[str, ...] = ()  # what may stand behind the trigger in the place of a call; text goes on behind it
     parallel: bool = True  # the format can hold more than one call
     at_start: bool = False  # calls stand where a text begins, and nowhere else
     by_name: bool = False  # calls in free text are known by all up to the name of a tool and one more character
+
+
+def alone(envelope: Envelope, trigger: str = "") -> Envelope:
+    """The same calls where they stand without what is around them all, as models forget it."""
+    return replace(envelope, opener="", closer="", trigger=trigger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +109,12 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Control tokens: those with a spelling a format may use, and all that free text may hold (none that ends it)."""
+    """Control tokens: those with a spelling a format may use, and all that free text may hold (none that ends it).
+    ends: spellings of those that end an output."""
 
     spellings: Mapping[str, int]
     free: frozenset[int] = frozenset()
+    ends: frozenset[str] = frozenset()
 
 
 NO_CONTROLS = Vocabulary({})
@@ -134,28 +144,61 @@ def lazy_calls(
 ) -> int:
     """Free text, in which what begins a call must become one; `high` calls in a row at most, or in all if it is 1.
 
-    envelopes: the ways of the format to write calls, each with a trigger of its own.
+    envelopes: the ways of the format to write calls.
     """
     later = nfa.eps()
     after = nfa.ret if high == 1 else nfa.eps(later)
     markers: dict[bytes, int] = {}
     first: dict[bytes, int] = {}
+    rules: dict[ParameterTexts | None, Mapping[str, int]] = {}
     for envelope in envelopes:
-        writer = _Writer(nfa, tools, envelope, vocabulary)
-        (first if envelope.at_start else markers).update(writer.marked(after, high))
+        writer = _Writer(nfa, tools, envelope, vocabulary, rules.get(envelope.parameters))
+        rules[envelope.parameters] = writer.rules
+        found = first if envelope.at_start else markers
+        for marker, start in writer.marked(after, high, later).items():
+            found[marker] = nfa.eps(found[marker], start) if marker in found else start
     nfa.link(later, free_text(nfa, markers, vocabulary.free, ends=True))
     return free_text(nfa, markers, vocabulary.free, True, first) if first else later
+
+
+def ended(envelope: Envelope, ends: Collection[str]) -> Envelope:
+    """The envelope without what would stand behind control tokens that end the output, and without these: an output
+    that may end needs no mark of it."""
+    after, over = _up_to(envelope.after, ends)
+    closer = "" if over else _up_to(envelope.closer, ends)[0]
+    alone = over or _up_to(envelope.separator, ends)[1]
+    return replace(envelope, after=after, closer=closer, parallel=envelope.parallel and not alone)
+
+
+def _up_to(text: Text, ends: Collection[str]) -> tuple[Text, bool]:
+    """The text up to the first of `ends`, and whether there is one."""
+    kept: list[str | Pattern] = []
+    for piece in (text,) if isinstance(text, str) else text:
+        found = [] if isinstance(piece, Pattern) else [at for end in ends if (at := piece.find(end)) >= 0]
+        if found and isinstance(piece, str):
+            return (*kept, piece[: min(found)]), True
+        kept.append(piece)
+    return text, False
 
 
 Piece = bytes | Pattern
 
 
 class _Writer:
-    def __init__(self, nfa: Nfa, tools: Sequence[Tool], envelope: Envelope, vocabulary: Vocabulary):
+    """rules: of the tools' arguments, by name, where they were made before."""
+
+    def __init__(
+        self,
+        nfa: Nfa,
+        tools: Sequence[Tool],
+        envelope: Envelope,
+        vocabulary: Vocabulary,
+        rules: Mapping[str, int] | None = None,
+    ):
         if not tools:
             raise ConstraintError(Code.UNSATISFIABLE, "", "there is no tool to call")
-        self.nfa, self.envelope, self.vocabulary = nfa, envelope, vocabulary
-        self.rules = {tool.name: tool.arguments(nfa, nfa.ret, envelope.parameters) for tool in tools}
+        self.nfa, self.envelope, self.vocabulary = nfa, ended(envelope, vocabulary.ends), vocabulary
+        self.rules = rules or {tool.name: tool.arguments(nfa, nfa.ret, envelope.parameters) for tool in tools}
 
     def text(self, text: Text) -> list[Piece]:
         pieces = (text,) if isinstance(text, str) else text
@@ -169,11 +212,13 @@ class _Writer:
                 after = Language.pattern(piece.regex, search=False).emit(self.nfa, after, Encoding.RAW)
         return after
 
-    def marked(self, after: int, high: int) -> dict[bytes, int]:
-        """What begins calls in free text, and the node behind it."""
+    def marked(self, after: int, high: int, later: int) -> dict[bytes, int]:
+        """What begins calls in free text, and the node behind it.  later: of free text that goes on."""
         if not self.envelope.by_name:
             trigger, rest = self.triggered()
-            return {trigger: self.pieces(rest, self.sequence(after, 1, high, self.named))}
+            others = [self.pieces(self.text(other), later) for other in self.envelope.others]
+            begun = self.nfa.eps(self.pieces(rest, self.sequence(after, 1, high, self.named)), *others)
+            return {trigger: begun, unspelled(trigger, self.vocabulary.spellings): begun}
         before = b"".join(self.plain(text) for text in (self.envelope.opener, self.envelope.before_name))
         mark, rest_of_name = self.plain(self.envelope.after_name)[:1], self.plain(self.envelope.after_name)[1:]
         found = {}
@@ -183,7 +228,8 @@ class _Writer:
                 behind = self.pieces(self.text(self.envelope.after), then)
                 return self.nfa.literal(rest_of_name, self.nfa.call(rule, behind))
 
-            found[before + self.written(name) + mark] = self.sequence(after, 1, high, call)
+            marker = before + self.written(name) + mark
+            found[marker] = found[unspelled(marker, self.vocabulary.spellings)] = self.sequence(after, 1, high, call)
         return found
 
     def plain(self, text: Text) -> bytes:

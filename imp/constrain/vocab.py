@@ -31,6 +31,8 @@ from .trie import BODY_DEAD, BUILD, CHARS, CHARS_TO_QUOTE, IS_BODY, IS_CLEAN, QU
 FORMAT = b"1"
 NO_TOKEN = 2**31 - 1
 
+EXTENDED = 8192  # answers that are remembered
+
 
 @dataclass(frozen=True, eq=False)
 class VocabTables:
@@ -171,7 +173,18 @@ class VocabTables:
 
     def extends(self, text: bytes) -> bool:
         """Whether a token begins with `text` and goes on."""
-        return _goes_on(self.clean_nodes, text) or _goes_on(self.rest_nodes, text)
+        found = self._extended.get(text)
+        if found is None:
+            found = _goes_on(self.clean_nodes, text) or _goes_on(self.rest_nodes, text)
+            if len(self._extended) >= EXTENDED:
+                self._extended.clear()
+            self._extended[text] = found
+        return found
+
+    @cached_property
+    def _extended(self) -> dict[bytes, bool]:
+        """Of `extends`: the same few texts are asked for at every step of every constrained sequence."""
+        return {}
 
     def bind(self, context: np.ndarray) -> None:
         """Put what machine code reads into a grammar's context (layout.py)."""

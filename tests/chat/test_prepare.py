@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from imp.chat.formats import hermes
 from imp.chat.message import ChatRequest, CompletionRequest, Message, Options, Refused
 from imp.chat.prepare import ModelFacts, default_sampling, prepare_chat, prepare_completion, render, shown
+from imp.chat.speech import Voice
 from imp.chat.template import BUILTIN, ChatTemplate
 
 EOS = 1
@@ -132,3 +134,25 @@ def test_the_template_error_is_passed_on():  # G06-03
     template = ChatTemplate("{{ raise_exception('no ' + messages[0].role) }}")
     with pytest.raises(Refused, match="no user"):
         render(chat("x"), facts(template=template))
+
+
+DESCRIBED = """{%- for t in tools %}{{ t.function.name + ': ' + t.function.description }}
+{%- for k, v in t.function.parameters.properties.items() %} {{ k + '=' + v.description }}{% endfor %}
+{% endfor %}{{ messages[-1].content }}"""
+
+
+@pytest.mark.parametrize("description", [None, "Says it"])
+def test_tools_without_descriptions_reach_templates_that_want_one(description):
+    """As Hermes 2, Command R+, Apertus and gpt-oss add it to a text."""
+    inner = {"type": "object", "properties": {"q": {"type": "string"}, "list": {"items": {"properties": {"x": {}}}}}}
+    function = {"name": "say", "parameters": inner} | ({"description": description} if description else {})
+    asked = ChatRequest((Message("user", "hi"),), tools=({"type": "function", "function": function},))
+    known = facts(template=ChatTemplate(DESCRIBED), voice=Voice(hermes.FORMAT))
+    assert render(asked, known) == f"say: {description or ''} q= list=hi"
+
+
+def test_what_a_template_refuses_is_told_as_it_said_it_with_tools_too():
+    source = "{{ raise_exception('no ' ~ tools[0].function.name) }}"
+    asked = ChatRequest((Message("user", "hi"),), tools=({"type": "function", "function": {"name": "f"}},))
+    with pytest.raises(Refused, match="no f"):
+        render(asked, facts(template=ChatTemplate(source), voice=Voice(hermes.FORMAT)))

@@ -140,7 +140,8 @@ def glm(**values: str) -> str:
         ({"text": "1", "code": "ab"}, False),
         ({"text": "1", "short": "żół"}, True),
         ({"text": "1", "short": "żółć"}, False),
-        ({"text": "1", "list": '["a", "</arg_value>"]'}, True),
+        ({"text": "1", "list": '["a", "<arg_value>"]'}, True),
+        ({"text": "1", "list": '["a", "</arg_value>"]'}, False),  # readers end the value there
         ({"text": "1", "list": "[1]"}, False),
         ({"text": "1", "any": "free text"}, True),
         ({"text": "1", "any": '{"a": 1}'}, True),
@@ -255,6 +256,40 @@ def test_several_openers():
     accepts = lazily([HERMES, MISTRAL])
     assert accepts(f'a [TOOL_CALLS][{{"name": "now", "arguments": {{}}}}] b {CALL} c')
     assert not accepts("a [TOOL_CALLS] b") and not accepts("a <tool_call> b")
+
+
+def test_a_control_token_that_is_written_as_text_begins_a_call_too():
+    """Readers see text, and cannot tell."""
+    vocabulary = Vocabulary(KIMI_CONTROLS, frozenset(KIMI_CONTROLS.values()))
+    accepts = lazily([KIMI], vocabulary)
+    call = spelled("<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>", KIMI_CONTROLS)
+    opener = "<|tool_calls_section_begin|>"
+    for begun in (opener.encode(), spelled(opener, KIMI_CONTROLS)):
+        assert accepts(b"Hm. " + begun + call) and not accepts(b"Hm. " + begun) and not accepts(begun + b" is a token")
+
+
+def test_a_control_token_that_ends_the_output_needs_not_be_written():
+    """Those of Solar's vocabulary: `<|calls|>` behind all calls ends the turn."""
+    controls = {"<calls>": 100, "<call>": 101, "<end>": 102, "<calls-end>": 103}
+    inside = Envelope("<call>", "\n", "<end>", opener="<calls>", closer="<calls-end>")
+    vocabulary = Vocabulary(controls, frozenset({100, 101, 102}), frozenset({"<calls-end>"}))
+    accepts = forced(inside, vocabulary=vocabulary)
+    assert accepts("<calls><call>now\n{}<end>") and accepts("<calls><call>now\n{}<end><call>now\n{}<end>")
+    assert not accepts("<calls><call>now\n{}<end><calls-end>") and not accepts("<calls><call>now\n{}")
+    ends = Vocabulary(controls, vocabulary.free, frozenset({"<end>"}))
+    assert forced(inside, vocabulary=ends)("<calls><call>now\n{}") and not forced(inside, vocabulary=ends)("<calls><call>now\n{}<calls-end>")
+    parted = Envelope("<call>", "\n", "", separator="<end>")
+    assert forced(parted, vocabulary=ends)("<call>now\n{}") and not forced(parted, vocabulary=ends)("<call>now\n{}<end><call>now\n{}")
+
+
+def test_other_texts_behind_a_trigger():
+    """Harmony's headers: behind the trigger stands a call, or one of the channels."""
+    inside = Envelope("<c>to=", "<m>", "", trigger="<c>", others=("final<m>", "think<m>"), parallel=False)
+    accepts = lazily([inside])
+    for text in ("x", "<c>final<m>Hi", "<c>think<m>so<c>final<m>Hi", "<c>to=now<m>{}", "<c>think<m>so<c>to=now<m>{}"):
+        assert accepts(text), text
+    for text in ("<c>", "<c>finally", "<c>to=now<m>", "<c>final<m><c>to=nobody<m>{}", "<c>to=now<m>[]"):
+        assert not accepts(text), text
 
 
 def test_control_tokens_as_openers_and_in_free_text():

@@ -72,6 +72,13 @@ async def speaking(
         known = {bundle.tokenizer.token_text(token): token for token in bundle.tokenizer.special_ids}
         visible = frozenset(known[marker] for marker in voice.markers() if marker in known)
         bundle = replace(bundle, facts=replace(bundle.facts, voice=voice, visible_ids=visible))
+    async with served(bundle) as spoken:
+        yield spoken
+
+
+@asynccontextmanager
+async def served(bundle: Bundle) -> AsyncIterator[Spoken]:
+    """A server of this bundle on a free port of 127.0.0.1."""
     engine = Engine(bundle.scheduler, bundle.runner, asyncio.get_running_loop())
     services = Services(pool=ThreadPoolExecutor(2), metrics=Metrics(), state=State.READY, loaded=bundle, engine=engine)
     server = Server(Application(Router(routes(services)), Gate(GateSettings()), services.observe))

@@ -23,11 +23,11 @@ from .json_calls import call_list
 TEMPLATE_MARKS: tuple[str, ...] = ("Action:", "directly-answer")
 
 OPEN, FENCE = "Action:", "```"
+BEFORE = tuple(space + FENCE for space in ("\n", " ", "", " \n", "\n\n"))  # behind the word
 
 
 def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
-    yield from reader.space()
-    if not (yield from reader.match(FENCE)):
+    if not (yield from reader.first_of(BEFORE)):
         raise NotACall
     yield from reader.match("json")
     yield from call_list(reader, answer)
@@ -36,14 +36,17 @@ def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
         yield from reader.match(FENCE)
 
 
-ENVELOPE = Envelope(
-    opener=OPEN + "\n```json\n[\n",
-    before_name='    {\n        "tool_name": "',
-    after_name='",\n        "parameters": ',
-    after="\n    }",
-    separator=",\n",
-    closer="\n]" + FENCE,
-    trigger=OPEN + "\n```json",
-    quoted_name=True,
+ENVELOPES = tuple(
+    Envelope(
+        opener=f"{OPEN}{before}json\n[\n",
+        before_name='    {\n        "tool_name": "',
+        after_name='",\n        "parameters": ',
+        after="\n    }",
+        separator=",\n",
+        closer="\n]" + FENCE,
+        trigger=OPEN + before,
+        quoted_name=True,
+    )
+    for before in BEFORE
 )
-FORMAT = Format("command-plus", (OPEN,), parse, (), (ENVELOPE,))
+FORMAT = Format("command-plus", (OPEN,), parse, (), ENVELOPES)

@@ -10,7 +10,7 @@ A template of these has the call's marker and the fence "```json". V3.1's way is
 
 from __future__ import annotations
 
-from ...constrain.tools import Envelope
+from ...constrain.tools import Envelope, alone
 from ..answer import Answer
 from ..reader import Reader, Reading, Steps
 from .base import Format, NotACall
@@ -65,4 +65,4 @@ ENVELOPE = Envelope(
 )
 CLOSERS = (SECTION.close, SEPARATOR, CLOSE)
 parse = SECTION.parser(_call)
-FORMAT = Format("deepseek", SECTION.openers, parse, CLOSERS, (ENVELOPE,))
+FORMAT = Format("deepseek", SECTION.openers, parse, CLOSERS, (ENVELOPE, alone(ENVELOPE, SECTION.call)))

@@ -8,7 +8,7 @@ without a line break. A template of these has the call's marker in front of the 
 
 from __future__ import annotations
 
-from ...constrain.tools import Envelope
+from ...constrain.tools import Envelope, alone
 from .base import Format
 from .deepseek import CLOSE, CLOSERS, SECTION, SEPARATOR, parse
 
@@ -21,4 +21,4 @@ ENVELOPE = Envelope(
     after=CLOSE,
     closer=SECTION.close,
 )
-FORMAT = Format("deepseek-v3.1", SECTION.openers, parse, CLOSERS, (ENVELOPE,))
+FORMAT = Format("deepseek-v3.1", SECTION.openers, parse, CLOSERS, (ENVELOPE, alone(ENVELOPE)))

@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
-from ...constrain.tools import Envelope, ParameterTexts
+from collections.abc import Sequence
+
+from ...constrain.tools import Envelope, ParameterTexts, alone
 from .base import Format
 from .markup import Kinds, Markup, parser
 from .typed import STRING
@@ -42,9 +44,14 @@ MARKUP = Markup(
 )
 
 
-def written(name: str, block: str) -> Format:
-    """The format with the calls in `block`."""
-    envelope = Envelope(
+def written(name: str, blocks: Sequence[str]) -> Format:
+    """The format with the calls in the first of `blocks`; the others are read too."""
+    in_blocks = [_envelope(block) for block in blocks]
+    return Format(name, MARKUP.openers, parser(MARKUP), MARKUP.closers, (*in_blocks, alone(in_blocks[0])))
+
+
+def _envelope(block: str) -> Envelope:
+    return Envelope(
         opener=f"<{TOKEN}{block}>\n",
         before_name=f'<{TOKEN}invoke name="',
         after_name='">\n',
@@ -60,7 +67,6 @@ def written(name: str, block: str) -> Format:
             after_key_json='" string="false">',
         ),
     )
-    return Format(name, MARKUP.openers, parser(MARKUP), MARKUP.closers, (envelope,))
 
 
-FORMAT = written("dsml", "function_calls")
+FORMAT = written("dsml", BLOCKS)

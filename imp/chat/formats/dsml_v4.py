@@ -13,4 +13,4 @@ from . import dsml
 
 TEMPLATE_MARKS = ("｜DSML｜", "'tool_calls>")
 
-FORMAT = dsml.written("dsml-v4", "tool_calls")
+FORMAT = dsml.written("dsml-v4", dsml.BLOCKS[::-1])

@@ -9,8 +9,8 @@ A template of these explains the tag in words, its parts in braces.
 from __future__ import annotations
 
 from .base import Format
-from .llama import FUNCTION, FUNCTION_CLOSE, FUNCTIONS, TAG, parse
+from .llama import FUNCTION, FUNCTION_CLOSE, FUNCTIONS, TAG, TAGGED, parse
 
 TEMPLATE_MARKS: tuple[str, ...] = ("<{start_tag}={function_name}>{parameters}{end_tag}",)
 
-FORMAT = Format("functionary-v3.1", (TAG, FUNCTION), parse, (FUNCTION_CLOSE,), (FUNCTIONS,))
+FORMAT = Format("functionary-v3.1", (TAG, FUNCTION), parse, (FUNCTION_CLOSE,), (FUNCTIONS, TAGGED))

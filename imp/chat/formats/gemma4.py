@@ -117,7 +117,7 @@ ENVELOPE = Envelope(
     after=f"}}{CLOSE}",
     trigger=OPEN,
     parameters=ParameterTexts(
-        "", f":{QUOTE}", QUOTE, separator=",", key=r'[^\s<>="{}:,|]+', after_key_json=":", end_json=""
+        "", f":{QUOTE}", QUOTE, separator=",", key=r'[^\s<>="{}:,|]+', quote=QUOTE, after_key_json=":", end_json=""
     ),
 )
 FORMAT = Format("gemma4", (OPEN,), parse, (CLOSE, QUOTE, RESULT), (ENVELOPE,))

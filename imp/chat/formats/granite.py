@@ -13,6 +13,7 @@ from .json_calls import array_envelope, list_parser
 
 TEMPLATE_MARKS: tuple[str, ...] = ("<|start_of_role|>", "<|tool_call|>")
 
+OPENERS = ("<|tool_call|>", "<tool_call>")
 FORMAT = Format(
-    "granite", ("<|tool_call|>", "<tool_call>"), list_parser("</tool_call>"), (), (array_envelope("<|tool_call|>", ""),)
+    "granite", OPENERS, list_parser("</tool_call>"), (), tuple(array_envelope(opener, "") for opener in OPENERS)
 )

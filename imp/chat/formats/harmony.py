@@ -10,6 +10,7 @@ preambles in `commentary` too, is text.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ...constrain.tools import Envelope
 from ..answer import Answer
@@ -71,21 +72,36 @@ def _call(name: str, reader: Reader, answer: Answer) -> Steps:
         answer.message()
 
 
-def _envelope(before: str) -> Envelope:
-    return Envelope(
-        before_name=f"{before}<|channel|>commentary to=functions.",
-        after_name=" <|constrain|>json<|message|>",
-        after="",
-        parallel=False,
-    )
-
-
+TO_FUNCTION = "<|channel|>commentary to=functions."
+CHANNELS = tuple(f"{channel}{BODY}" for channel in ("analysis", "commentary", "final"))
+IN_CHANNEL = Envelope(
+    before_name=TO_FUNCTION,
+    after_name=f" <|constrain|>json{BODY}",
+    after="",
+    trigger="<|channel|>",
+    others=CHANNELS,
+    parallel=False,
+)
+TURN = replace(
+    IN_CHANNEL,
+    before_name="<|start|>assistant" + TO_FUNCTION,
+    trigger="<|start|>",
+    others=tuple(f"assistant<|channel|>{channel}" for channel in CHANNELS),
+)
+TO = Envelope(
+    before_name="<|start|>assistant to=functions.",
+    after_name=f"<|channel|>commentary <|constrain|>json{BODY}",
+    after="",
+    trigger="<|start|>",
+    parallel=False,
+)
+TO_FIRST = replace(TO, before_name="to=functions.", trigger="to=", at_start=True)
 FORMAT = Format(
     "harmony",
     (*BEGINS, BODY, *ENDS),
     parse,
     ("<|constrain|>",),
-    (_envelope(""), _envelope("<|start|>assistant")),
+    (IN_CHANNEL, TURN, TO, TO_FIRST),
     start=start,
     always=True,
 )

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from ...constrain.tools import Envelope, ParameterTexts
+from ...constrain.tools import Envelope, ParameterTexts, alone
 from .base import Format
 from .markup import Markup, parser
 
@@ -42,4 +42,4 @@ ENVELOPE = Envelope(
         "\n",
     ),
 )
-FORMAT = Format("hy3", MARKUP.openers, parser(MARKUP), MARKUP.closers, (ENVELOPE,))
+FORMAT = Format("hy3", MARKUP.openers, parser(MARKUP), MARKUP.closers, (ENVELOPE, alone(ENVELOPE)))

@@ -8,7 +8,7 @@ without a line break. A template of these has the marker of arguments. The id is
 
 from __future__ import annotations
 
-from ...constrain.tools import Envelope, Pattern
+from ...constrain.tools import Envelope, Pattern, alone
 from ..answer import Answer
 from ..reader import Reader, Steps
 from .base import Format, NotACall
@@ -43,4 +43,5 @@ ENVELOPE = Envelope(
     after=CLOSE,
     closer=SECTION.close,
 )
-FORMAT = Format("kimi", SECTION.openers, SECTION.parser(_call), (SECTION.close, ARGUMENTS, CLOSE), (ENVELOPE,))
+ENVELOPES = (ENVELOPE, alone(ENVELOPE, SECTION.call))
+FORMAT = Format("kimi", SECTION.openers, SECTION.parser(_call), (SECTION.close, ARGUMENTS, CLOSE), ENVELOPES)

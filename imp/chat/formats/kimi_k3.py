@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from ...constrain.tools import Envelope, ParameterTexts, Pattern
+from ...constrain.tools import Envelope, ParameterTexts, Pattern, alone
 from ..answer import Answer
 from ..reader import Reader, Steps
 from .base import Format, Tools
@@ -91,6 +91,6 @@ FORMAT = Format(
     (*MARKUP.openers, *AROUND_TEXT, _open("think")),
     parse,
     ("<|open|>", "<|close|>", "<|sep|>", *MARKUP.closers),
-    (ENVELOPE,),
+    (ENVELOPE, alone(ENVELOPE)),
     always=True,
 )

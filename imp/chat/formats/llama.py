@@ -11,6 +11,8 @@ marker is a call of the tool `python`, where there is one.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...constrain.tools import Envelope
 from ..answer import Answer
 from ..reader import Reader, Steps
@@ -71,6 +73,14 @@ OBJECT = Envelope(
     at_start=True,
     by_name=True,
 )
+OBJECTS = (
+    OBJECT,
+    *(
+        replace(OBJECT, before_name=before)
+        for before in ('{"name":"', '{"type": "function", "name": "', '{"type":"function","name":"', '{\n  "name": "')
+    ),
+    replace(OBJECT, before_name='{"type": "function", "function": {"name": "', after="}}"),
+)
 TAGGED = Envelope(
     before_name=TAG + '{"name": "',
     after_name='", "parameters": ',
@@ -80,4 +90,4 @@ TAGGED = Envelope(
     parallel=False,
 )
 FUNCTIONS = Envelope(before_name=FUNCTION, after_name=">", after=FUNCTION_CLOSE)
-FORMAT = Format("llama", (TAG, FUNCTION), parse, (FUNCTION_CLOSE,), (OBJECT, TAGGED, FUNCTIONS), start=start)
+FORMAT = Format("llama", (TAG, FUNCTION), parse, (FUNCTION_CLOSE,), (*OBJECTS, TAGGED, FUNCTIONS), start=start)

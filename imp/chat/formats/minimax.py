@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from ...constrain.tools import Envelope, ParameterTexts
+from ...constrain.tools import Envelope, ParameterTexts, alone
 from .base import Format
 from .markup import Markup, parser
 
@@ -34,4 +34,4 @@ ENVELOPE = Envelope(
     trigger="<minimax:tool_call>",
     parameters=ParameterTexts('<parameter name="', '">', "</parameter>", "\n", key=r'[^\s<>="]+'),
 )
-FORMAT = Format("minimax", MARKUP.openers, parser(MARKUP), MARKUP.closers, (ENVELOPE,))
+FORMAT = Format("minimax", MARKUP.openers, parser(MARKUP), MARKUP.closers, (ENVELOPE, alone(ENVELOPE)))

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from ...constrain.tools import Envelope, ParameterTexts
+from ...constrain.tools import Envelope, ParameterTexts, alone
 from ..answer import Answer
 from ..reader import Reader, Reading, Steps
 from .base import Format, NotACall, Tools
@@ -122,4 +122,4 @@ ENVELOPE = Envelope(
         ELEMENT, ">", ELEMENT_END, marker=TOKEN, named_end=">", key=r'[^\s<>="/\]\[]+'
     ),
 )
-FORMAT = Format("minimax-m3", (OPEN, CALL), parse, (TOKEN, CLOSE, CALL_END, "</", ">"), (ENVELOPE,))
+FORMAT = Format("minimax-m3", (OPEN, CALL), parse, (TOKEN, CLOSE, CALL_END, "</", ">"), (ENVELOPE, alone(ENVELOPE)))

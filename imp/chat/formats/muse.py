@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from ...constrain.tools import Envelope, ParameterTexts
+from ...constrain.tools import Envelope, ParameterTexts, alone
 from ..answer import Answer
 from ..reader import Reader, Reading, Steps
 from .base import Format, NotACall, Tools
@@ -75,7 +75,7 @@ FORMAT = Format(
     (*MARKUP.openers, BEGIN, BODY, *ENDS),
     parse,
     MARKUP.closers,
-    (ENVELOPE,),
+    (ENVELOPE, alone(ENVELOPE)),
     start=start,
     always=True,
 )

@@ -13,5 +13,6 @@ from .json_calls import array_envelope, list_parser
 
 TEMPLATE_MARKS: tuple[str, ...] = ("<|tool|>", "<|/tool|>")
 
-OPEN, CLOSE = "<|tool_call|>", "<|/tool_call|>"
-FORMAT = Format("phi4", (OPEN, "functools"), list_parser(CLOSE), (CLOSE,), (array_envelope(OPEN, CLOSE),))
+OPEN, CLOSE, FUNCTOOLS = "<|tool_call|>", "<|/tool_call|>", "functools"
+ENVELOPES = (array_envelope(OPEN, CLOSE), array_envelope(FUNCTOOLS, ""))
+FORMAT = Format("phi4", (OPEN, FUNCTOOLS), list_parser(CLOSE), (CLOSE,), ENVELOPES)

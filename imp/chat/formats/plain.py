@@ -8,6 +8,8 @@ arguments or the name of a tool; all else is the answer itself.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...constrain.tools import Envelope
 from ..answer import Answer
 from ..reader import Reader, Steps
@@ -39,4 +41,10 @@ ENVELOPE = Envelope(
     at_start=True,
     by_name=True,
 )
-FORMAT = Format("plain", (), parse, (), (ENVELOPE,), start=parse)
+ENVELOPES = (
+    ENVELOPE,
+    *(replace(ENVELOPE, before_name=before, parallel=False) for before in ('{"name":"', '{\n  "name": "')),
+    replace(ENVELOPE, opener="[", closer="]", separator=", "),
+    *(replace(ENVELOPE, opener=f"{FENCE}{json}\n", closer=f"\n{FENCE}") for json in ("json", "")),
+)
+FORMAT = Format("plain", (), parse, (), ENVELOPES, start=parse)

@@ -80,12 +80,17 @@ def python_call(reader: Reader, answer: Answer, tools: Tools, known: bool = Fals
 
 
 def _argument(reader: Reader) -> Reading[tuple[str | None, str]]:
-    """The keyword, if there is one, and the value as JSON."""
+    """The keyword, if there is one, and the value as JSON. A keyword that Python could not write stands in quotes."""
     yield from reader.space()
     word = yield from reader.word(_STOPS)
     yield from reader.space()
     if not word:
-        return None, (yield from _value(reader, 0))
+        value = yield from _value(reader, 0)
+        yield from reader.space()
+        if not (value.startswith('"') and (yield from reader.match("="))):
+            return None, value
+        yield from reader.space()
+        return json.loads(value), (yield from _value(reader, 0))
     if not (yield from reader.match("=")):
         return None, _scalar(word)
     yield from reader.space()
@@ -159,7 +164,7 @@ def _string(reader: Reader, quote: str) -> Reading[str]:
 
 def _may_follow(reader: Reader) -> Reading[bool]:
     """May a value end here?"""
-    for mark in ",)]}:":
+    for mark in ",)]}:=":
         if (yield from reader.comes(mark)):
             return True
     return (yield from reader.at_end())

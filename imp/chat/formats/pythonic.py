@@ -7,6 +7,8 @@ A template of these teaches it in words, with `[func_name1(`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...constrain.tools import Envelope, ParameterTexts, Words
 from ..answer import Answer
 from ..reader import Reader, Steps
@@ -16,7 +18,8 @@ from .python_calls import python_list
 TEMPLATE_MARKS: tuple[str, ...] = ("[func_name1(",)
 
 OPEN, CLOSE = "<|python_start|>", "<|python_end|>"
-PARAMETERS = ParameterTexts("", "=", separator=", ", words=Words("None", "True", "False"))
+KEY = r"[^\s()\[\]{},:=\"'<>]+"  # what the reader takes for a keyword
+PARAMETERS = ParameterTexts("", "=", separator=", ", key=KEY, quote='"', words=Words("None", "True", "False"))
 
 
 def start(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
@@ -40,4 +43,6 @@ ENVELOPE = Envelope(
     at_start=True,
     by_name=True,
 )
-FORMAT = Format("pythonic", (OPEN,), parse, (CLOSE,), (ENVELOPE,), start=start)
+SPACED = tuple(replace(ENVELOPE, opener=opener) for opener in ("[ ", "[\n", "[\n  ", "[\n    "))
+MARKED = replace(ENVELOPE, opener=OPEN + "[", closer="]" + CLOSE, trigger=OPEN, at_start=False, by_name=False)
+FORMAT = Format("pythonic", (OPEN,), parse, (CLOSE,), (ENVELOPE, *SPACED, MARKED), start=start)

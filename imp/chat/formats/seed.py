@@ -33,4 +33,5 @@ ENVELOPE = Envelope(
     trigger="<seed:tool_call>",
     parameters=ParameterTexts("<parameter=", ">", "</parameter>", "\n"),
 )
-FORMAT = Format("seed", MARKUP.openers, parser(MARKUP), MARKUP.closers, (ENVELOPE,))
+BARE = Envelope("<function=", ">\n", "</function>", separator="\n", parameters=ENVELOPE.parameters)
+FORMAT = Format("seed", MARKUP.openers, parser(MARKUP), MARKUP.closers, (ENVELOPE, BARE))

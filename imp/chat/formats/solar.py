@@ -7,7 +7,7 @@ A template of these has the call's marker. Calls stand in a turn of their own, `
 
 from __future__ import annotations
 
-from ...constrain.tools import Envelope, Pattern
+from ...constrain.tools import Envelope, Pattern, alone
 from ..answer import Answer
 from ..reader import Reader, Steps
 from .base import Format, NotACall
@@ -40,4 +40,5 @@ ENVELOPE = Envelope(
     after=CLOSE,
     closer=SECTION.close,
 )
-FORMAT = Format("solar", SECTION.openers, SECTION.parser(_call), (SECTION.close, NAME, ARGUMENTS, CLOSE), (ENVELOPE,))
+CLOSERS = (SECTION.close, NAME, ARGUMENTS, CLOSE)
+FORMAT = Format("solar", SECTION.openers, SECTION.parser(_call), CLOSERS, (ENVELOPE, alone(ENVELOPE)))

@@ -60,8 +60,9 @@ def emit_parameters(
         if not plans:
             where, reason = explain(document)
             raise ConstraintError(Code.UNSATISFIABLE, where, reason, "no object fulfils the schema")
-        lowering = Lowering(nfa, reachable, options.whitespace, texts.words)
-        values = _Values(nfa, reachable, lowering, texts, spell)
+        unmarked = _without(texts.marker or texts.end)
+        lowering = Lowering(nfa, reachable, options.whitespace, texts.words, unmarked)
+        values = _Values(nfa, reachable, lowering, texts, spell, unmarked)
         for formula in dict.fromkeys(formula for plan in plans for formula in plan.formulas()):
             if reachable.exists(formula):
                 values.prepare(formula)
@@ -73,10 +74,17 @@ def emit_parameters(
 class _Values:
     """Values as a format writes them, and what stands around them."""
 
-    def __init__(self, nfa: Nfa, reachable: Reachable, lowering: Lowering, texts: ParameterTexts, spell: Spell):
+    def __init__(
+        self,
+        nfa: Nfa,
+        reachable: Reachable,
+        lowering: Lowering,
+        texts: ParameterTexts,
+        spell: Spell,
+        unmarked: Language,
+    ):
         self._nfa, self._reachable, self._lowering, self.texts, self._spell = nfa, reachable, lowering, texts, spell
-        marker = texts.marker or texts.end
-        self._unmarked = ~Language.pattern(_escaped(marker)) if marker else Language.nothing()
+        self._unmarked, self._plain = unmarked, Language.pattern(texts.key, search=False)
         self._rules: dict[Formula, int] = {}
         self._texts: dict[Formula, list[tuple[Language, int, int]]] = {}
 
@@ -107,7 +115,10 @@ class _Values:
         return after
 
     def key(self, language: Language) -> Language:
-        return language & Language.pattern(self.texts.key, search=False)
+        return language & self._plain
+
+    def is_plain(self, key: str) -> bool:
+        return self._plain.accepts(key)
 
     def value(self, formula: Formula, after: int) -> int:
         """What stands between key and value, the value, the marker of its end, then `after`."""
@@ -130,6 +141,11 @@ class _Values:
             end_json = end if texts.end_json is None else self.literal(texts.end_json + rest, self._nfa.ret)
             parts.append(self.text(texts.after_key_json or texts.after_key, self._nfa.call(other, end_json)))
         return self._nfa.eps(*parts)
+
+
+def _without(marker: str) -> Language:
+    """All texts that do not contain the marker; "": all texts."""
+    return ~Language.pattern(_escaped(marker)) if marker else Language.everything()
 
 
 def _escaped(text: str) -> str:
@@ -173,6 +189,9 @@ class _Parameters:
                 key = key - Language.of(self._plan.names)
         if key.is_empty:
             return None
+        if texts.quote and member.name is not None and not self._values.is_plain(self._plan.names[member.name]):
+            closing = self._values.literal(texts.quote, self._values.value(member.formula, after))
+            return self._values.literal(texts.quote, key.emit(self._nfa, closing, Encoding.JSON))
         if texts.named_end:  # of keys that are not named in the schema, any: the reader does not compare them
             after = key.emit(self._nfa, self._values.literal(texts.named_end + texts.rest, after), Encoding.RAW)
         return key.emit(self._nfa, self._values.value(member.formula, after), Encoding.RAW)

@@ -30,10 +30,20 @@ JSON_WORDS = Words()
 
 
 class Lowering:
-    """Writes rules into `nfa`. A rule begins with a value's first byte and ends in `ret`."""
+    """Writes rules into `nfa`. A rule begins with a value's first byte and ends in `ret`.
 
-    def __init__(self, nfa: Nfa, reachable: Reachable, whitespace: Whitespace, words: Words = JSON_WORDS) -> None:
-        self._nfa, self._reachable, self._words = nfa, reachable, words
+    texts: what strings and names may be at most, where a value must not contain the mark of its end; those that a
+    schema names are written all the same."""
+
+    def __init__(
+        self,
+        nfa: Nfa,
+        reachable: Reachable,
+        whitespace: Whitespace,
+        words: Words = JSON_WORDS,
+        texts: Language = EVERYTHING,
+    ) -> None:
+        self._nfa, self._reachable, self._words, self._texts = nfa, reachable, words, texts
         self._space = Spacer(nfa, whitespace).before
         self._rules: dict[Formula, int] = {}
         self._numbers: dict[Numbers, int | None] = {}
@@ -97,9 +107,17 @@ class Lowering:
         if strings.values is not None:
             return emit_literals(self._nfa, map(quoted, strings.values))
         if strings not in self._strings:
-            body = self._rest_of_string() if strings == EVERY_STRING else self._body(strings)
+            written = self._writable(strings)
+            body = self._rest_of_string() if written == EVERY_STRING else self._body(written)
             self._strings[strings] = self._nfa.byte([(QUOTE, QUOTE, body)])
         return self._strings[strings]
+
+    def _writable(self, strings: Strings) -> Strings:
+        """Those of `texts`, where there are any."""
+        if self._texts.is_everything:
+            return strings
+        some = replace(strings, language=strings.language & self._texts)
+        return strings if some.is_empty else some
 
     def _body(self, strings: Strings) -> int:
         end = self._nfa.byte([(QUOTE, QUOTE, self._nfa.ret)])
@@ -110,6 +128,8 @@ class Lowering:
 
     def other_names(self, names: tuple[str, ...]) -> int:
         """The rule for names but these, behind the opening quote."""
+        if not self._texts.is_everything:
+            return self.names_in(~Language.of(names))
         if names not in self._others:
             self._others[names] = OtherNames(self._nfa, names, self._rest_of_string()).start
         return self._others[names]
@@ -118,7 +138,8 @@ class Lowering:
         """The rule for names of the language, behind the opening quote."""
         if language not in self._families:
             end = self._nfa.byte([(QUOTE, QUOTE, self._nfa.ret)])
-            self._families[language] = language.emit(self._nfa, end, Encoding.JSON)
+            written = self._writable(Strings(language)).language
+            self._families[language] = written.emit(self._nfa, end, Encoding.JSON)
         return self._families[language]
 
     def _rest_of_string(self) -> int:

@@ -55,6 +55,7 @@ def written(envelope: Envelope, name: str, values: dict[str, Any]) -> str:
     if texts is None:
         inner = value(envelope, values)
     else:
+        values = {k if re.fullmatch(texts.key, k) else texts.quote + k + texts.quote: v for k, v in values.items()}
         inner = texts.separator.join(f"{texts.before_key}{k}{texts.after_key}{value(envelope, v)}" for k, v in values.items())
     return spelled(envelope.before_name) + name + spelled(envelope.after_name) + inner + spelled(envelope.after)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import random
 
@@ -13,7 +12,6 @@ from imp.chat.formats.base import Tool
 from tests.chat.formats.harness import THINK, calls, read, same_at_every_cut
 from tests.chat.formats.parts import call, text, thought
 from tests.chat.formats.styles import STYLES, Call, Style
-from tests.text import toys
 
 TOOLS = (Tool("search", {"type": "object", "properties": {"q": {"type": "string"}}}), Tool("now"))
 MARKERS = "<tool_call></tool_call> [TOOL_CALLS][ARGS]x ``` >>>now\\n <|tool_call_end|> <｜tool▁call▁end｜> </function> ]) functools[ Action: <|/tool_call|>"
@@ -121,20 +119,6 @@ def test_without_tools_there_are_no_calls(style):
     written = of.write(SITUATIONS["one"])
     assert not calls(same_at_every_cut(written, of.format))
     assert bare("".join(part for *_, part, _ in read([written], of.format))) == bare(written)
-
-
-@pytest.mark.parametrize("vocabulary", ["qwen2", "llama-bpe", "deepseek-llm"])
-def test_token_by_token(vocabulary):
-    tokenizer = toys.vocabulary(vocabulary)
-    for style, of in STYLES.items():
-        for situation in SITUATIONS:
-            wanted = given(of, SITUATIONS[situation])
-            output = of.write(wanted)
-            decoder = codecs.getincrementaldecoder("utf-8")()
-            tokens = tokenizer.encode(output, add_special=False)
-            pieces = [decoder.decode(tokenizer.token_bytes(token)) for token in tokens]
-            assert "".join(pieces) == output
-            assert read(pieces, of.format, TOOLS) == expected(wanted), style
 
 
 @pytest.mark.parametrize("style", STYLES)

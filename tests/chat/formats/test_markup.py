@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import random
 from collections.abc import Callable
@@ -10,10 +9,22 @@ from dataclasses import dataclass
 
 import pytest
 
-from imp.chat.formats import dsml, dsml_v4, glm, glm_compact, hy3, kimi_k3, minicpm, minimax, minimax_m3, qwen_xml, seed
+from imp.chat.formats import (
+    dsml,
+    dsml_v4,
+    glm,
+    glm_compact,
+    hy3,
+    kimi_k3,
+    minicpm,
+    minimax,
+    minimax_m3,
+    muse,
+    qwen_xml,
+    seed,
+)
 from imp.chat.formats.base import Format, Tool
 from tests.chat.formats.harness import THINK, Part, calls, read, same_at_every_cut
-from tests.text import toys
 
 NOW = Tool("now")
 SEARCH = Tool(
@@ -73,6 +84,12 @@ WRITINGS = {
         '<|open|>call tool="NAME" index="1"<|sep|>ARGUMENTS<|close|>call<|sep|>',
         "<|open|>tools<|sep|>{}<|close|>tools<|sep|>",
     ),
+    "muse": Writing(
+        muse.FORMAT,
+        '<atem:parameter name="KEY">VALUE</atem:parameter>\n',
+        '<atem:invoke name="NAME">\nARGUMENTS</atem:invoke>\n',
+        "<atem:function_calls>\n{}</atem:function_calls>",
+    ),
     "minimax_m3": Writing(
         minimax_m3.FORMAT,
         "]<]minimax[>[<KEY>VALUE]<]minimax[>[</KEY>",
@@ -118,10 +135,13 @@ CASES: dict[str, Callable[[Writing], tuple[str, list[Part]]]] = {
 }  # fmt: skip
 
 
+MISSING = {("minimax_m3", "one object")}  # its arguments are elements always
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("format", WRITINGS)
 def test_an_output_has_these_parts_however_it_is_cut(format, case):
-    if (format, case) == ("minimax_m3", "one object"):  # its arguments are elements always
+    if (format, case) in MISSING:
         return
     output, parts = CASES[case](WRITINGS[format])
     assert same_at_every_cut(output, WRITINGS[format].format, TOOLS, THINK) == parts
@@ -267,15 +287,3 @@ def test_kimi_k3_text_then_calls_with_one_object_or_keys_that_are_escaped():
     )
     parts = same_at_every_cut(output, kimi_k3.FORMAT, TOOLS)
     assert parts == [text("Well."), call("search", '{"n": 1}'), call("search", '{"a&\\"b": "1"}')]
-
-
-@pytest.mark.parametrize("vocabulary", ["qwen2", "llama-bpe", "deepseek-llm"])
-def test_token_by_token(vocabulary):
-    tokenizer = toys.vocabulary(vocabulary)
-    for w in WRITINGS.values():
-        for name in ("text around", "parallel", "types", "unicode and escapes", "near misses of marks"):
-            output, parts = CASES[name](w)
-            decoder = codecs.getincrementaldecoder("utf-8")()
-            pieces = [decoder.decode(tokenizer.token_bytes(token)) for token in tokenizer.encode(output, add_special=False)]
-            assert "".join(pieces) == output
-            assert read(pieces, w.format, TOOLS, THINK) == parts

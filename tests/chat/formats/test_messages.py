@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import random
 
@@ -12,7 +11,6 @@ from imp.chat.formats import gemma4, harmony, muse
 from imp.chat.formats.base import Thinking, Tool
 from tests.chat.formats.harness import Part, calls, read, same_at_every_cut
 from tests.chat.formats.parts import call, text, thought
-from tests.text import toys
 
 TOOLS = (
     Tool("now"),
@@ -61,6 +59,18 @@ HARMONY: dict[str, tuple[str, list[Part]]] = {
     "no JSON": ("<|channel|>commentary to=functions.search<|message|>print(1)<|call|>", [text("print(1)")]),
     "broken JSON": ('<|channel|>commentary to=functions.search<|message|>{"q": nope}<|call|>', [call("search", '{"q": null}')]),
     "header cut": ("<|channel|>analysis<|message|>hm<|end|><|start|>assist", [thought("hm")]),
+    "nested": (
+        '<|channel|>commentary to=functions.search <|constrain|>json<|message|>{"q": "a", "deep": {"k": [1, {"z": null}]}}<|call|>',
+        [call("search", '{"q": "a", "deep": {"k": [1, {"z": null}]}}')],
+    ),
+    "lines": ('<|channel|>commentary to=functions.search <|constrain|>json<|message|>{\n  "q": "x"\n}\n<|call|>', [call("search", '{\n  "q": "x"\n}')]),
+    "no end": ('<|channel|>commentary to=functions.search <|constrain|>json<|message|>{"q": "x"}', [call("search", '{"q": "x"}')]),
+    "json without its mark": ('<|channel|>commentary to=functions.search json<|message|>{"n": -3}<|call|>', [call("search", '{"n": -3}')]),
+    "code, as it is said in headers": ('<|channel|>commentary to=functions.search code<|message|>{"n": 3}<|call|>', [call("search", '{"n": 3}')]),
+    "reasoning, twice, then a call": (
+        f'<|channel|>analysis<|message|>a<|end|>{START}<|channel|>analysis<|message|>b<|end|>{START}<|channel|>commentary to=functions.now <|constrain|>json<|message|>{{}}<|call|>',
+        [thought("a"), thought("b"), call("now", "{}")],
+    ),
     "empty": ("", []),
     "end marks missing": (f"<|channel|>analysis<|message|>hm{START}<|channel|>final<|message|>Hi", [thought("hm"), text("Hi")]),
 }  # fmt: skip
@@ -185,14 +195,3 @@ def test_g02_09_mutations_never_fail_and_never_give_broken_arguments(name):
         output = "".join(letters)
         whole = read([output], format, TOOLS)  # checks the arguments of complete calls
         assert read(list(output), format, TOOLS) == whole
-
-
-@pytest.mark.parametrize("vocabulary", ["qwen2", "llama-bpe", "deepseek-llm"])
-def test_token_by_token(vocabulary):
-    tokenizer = toys.vocabulary(vocabulary)
-    for format, cases in ((harmony.FORMAT, HARMONY), (muse.FORMAT, MUSE), (gemma4.FORMAT, GEMMA)):
-        for output, parts in cases.values():
-            decoder = codecs.getincrementaldecoder("utf-8")()
-            pieces = [decoder.decode(tokenizer.token_bytes(token)) for token in tokenizer.encode(output, add_special=False)]
-            assert "".join(pieces) == output
-            assert read(pieces, format, TOOLS) == parts

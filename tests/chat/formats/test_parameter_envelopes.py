@@ -17,7 +17,9 @@ from imp.constrain import tools as grammar
 from imp.constrain.nfa import Nfa
 from imp.constrain.schema.arguments import arguments
 from imp.constrain.tools import Envelope, ParameterTexts, Pattern, Text
+from tests.chat.formats import test_envelopes
 from tests.chat.formats.harness import calls, read, same_at_every_cut
+from tests.chat.formats.modules import FORMATS
 from tests.constrain import simulate
 
 PROPERTIES = {
@@ -45,6 +47,9 @@ CALLS: list[list[tuple[str, dict[str, Any]]]] = [
 ]
 
 
+ODD = ("first name", "filter[name]", "$top", "@type", "a:b", "a=b", "a,b", "{}", "ключ", "x-y", "a.b", "name")
+
+
 def enveloped() -> list[tuple[Format, Envelope]]:
     modules = [importlib.import_module(f"{formats.__name__}.{m.name}") for m in pkgutil.iter_modules(formats.__path__)]
     found = {module.FORMAT.name: module.FORMAT for module in modules if hasattr(module, "FORMAT")}
@@ -59,6 +64,7 @@ def spelled(text: Text) -> str:
 
 def argument(texts: ParameterTexts, key: str, value: Any) -> str:
     """As the documentation of ParameterTexts has it."""
+    key = key if not texts.quote or re.fullmatch(texts.key, key) else texts.quote + key + texts.quote
     named = key + texts.named_end if texts.named_end else ""
     if isinstance(value, str):
         return texts.before_key + key + texts.after_key + value + texts.end + named + texts.rest
@@ -110,6 +116,16 @@ def test_a_value_that_holds_the_mark_of_its_end_is_not_allowed(format, envelope)
 
 
 @ENVELOPES
+def test_nor_is_a_value_in_json_that_holds_it(format, envelope):
+    nfa, start = forced(envelope)
+    marker = envelope.parameters.marker or envelope.parameters.end
+    for values in ({"l": ["MARK"]}, {"l": [["a MARK b"]]}, {"o": {"MARK": 1}}, {"o": {"k": {"z": "MARK"}}}):
+        fine = output(envelope, [("search", values)])
+        assert simulate.accepts(nfa, start, fine.encode()), fine
+        assert not simulate.accepts(nfa, start, fine.replace("MARK", marker).encode())
+
+
+@ENVELOPES
 def test_behind_its_trigger_a_call_is_enforced_in_free_text(format, envelope):
     nfa = Nfa()
     tools = [grammar.Tool(tool.name, arguments(tool.parameters)) for tool in TOOLS]
@@ -118,6 +134,21 @@ def test_behind_its_trigger_a_call_is_enforced_in_free_text(format, envelope):
     assert simulate.accepts(nfa, start, text.encode())
     assert not simulate.accepts(nfa, start, text.replace("search", "reach").encode())
     assert not simulate.accepts(nfa, start, text[:-1].encode())
+
+
+def test_keys_that_are_no_names_are_written_and_read():
+    for format, _ in FORMATS:
+        schema = {"type": "object", "properties": {key: {"type": "string"} for key in ODD}, "additionalProperties": False}
+        odd, wanted = Tool("search", schema), [("search", dict.fromkeys(ODD, "v w"))]
+        for envelope in format.envelopes:
+            if envelope.parameters is None:
+                continue
+            write = output if envelope.parameters.end else test_envelopes.output
+            nfa = Nfa()
+            start = grammar.calls(nfa, [grammar.Tool("search", arguments(schema))], envelope, nfa.ret)
+            text = write(envelope, wanted)
+            assert simulate.accepts(nfa, start, text.encode()), text
+            assert calls(read([text], format, (odd,))) == wanted, text
 
 
 @pytest.mark.parametrize("name", sorted({format.name for format, _ in enveloped()}))
