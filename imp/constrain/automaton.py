@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import cache
 from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
@@ -24,10 +24,11 @@ import numpy as np
 
 from . import layout, masks
 from .code import DEFAULT_CACHE, constraint_code
+from .context import Context, Piece
 from .errors import Code, ConstraintError
 from .layout import AMBIGUOUS, BOTTOM, DEAD, GROW, LOWER, NO_CLASS, NO_ROWS, UNION
-from .loops import find_loop, may_loop
-from .nfa import UNBOUNDED, Kind, Nfa
+from .nfa import Nfa
+from .nodes import NODE_ARRAYS, NodeTables
 from .reference import accepts
 from .vocab import VocabTables
 
@@ -39,18 +40,41 @@ __all__ = ["Grammar", "Limits", "accepts"]
 Encode = Callable[[bytes], list[int]]  # text, as UTF-8, to tokens; nothing added
 
 PIECE_S = 0.001  # for which `prepare` keeps a grammar to itself
-MOST = 2**31 - 2  # rounds of a loop that can be told apart
 ROWS_AT_ONCE, ROWS_AHEAD = 32, 256  # taken by a grammar; kept free for all
-GROWING = {  # slot -> (first size, columns, type); each with the counter of what is used, and its hash table
-    layout.STACKS: (256, 4, np.int32, layout.STACKS_USED, layout.STACK_HASH),
-    layout.CONFIGS: (1024, 4, np.int32, layout.CONFIGS_USED, layout.CONFIG_HASH),
-    layout.STATES: (128, 8, np.int32, layout.STATES_USED, layout.STATE_HASH),
-    layout.MEMBERS: (1024, 0, np.int32, layout.MEMBERS_USED, None),
-    layout.ESCAPES: (8192, 0, np.int32, layout.ESCAPES_USED, None),
-    layout.BODIES: (64, 4, np.int32, layout.BODIES_USED, layout.BODY_HASH),
+SPARE = 2  # grammars whose arrays are kept ready
+HASHES = {
+    layout.STACKS: layout.STACK_HASH,
+    layout.CONFIGS: layout.CONFIG_HASH,
+    layout.STATES: layout.STATE_HASH,
+    layout.BODIES: layout.BODY_HASH,
 }
-AHEAD = {layout.STACKS: 1024, layout.CONFIGS: 8192, layout.STATES: 1024, layout.MEMBERS: 4096}  # sizes, once prepared
-BESIDE_STATES = {layout.EXITS: (4, np.uint64), layout.STEPS: (256, np.int32)}  # as long as STATES
+BESIDE_STATES = (layout.EXITS, layout.STEPS)  # as long as STATES
+STATE_ARRAYS = Piece(  # as they begin; all but COUNTS grow, hash tables with what they are of
+    {
+        layout.STACKS: ((1024, 4), np.int32),
+        layout.CONFIGS: ((8192, 4), np.int32),
+        layout.STATES: ((1024, 8), np.int32),
+        layout.EXITS: ((1024, 4), np.uint64),
+        layout.STEPS: ((1024, 256), np.int32),
+        layout.MEMBERS: ((4096,), np.int32),
+        layout.ESCAPES: ((8192,), np.int32),
+        layout.BODIES: ((64, 4), np.int32),
+        layout.STACK_HASH: ((2048,), np.int32),
+        layout.CONFIG_HASH: ((16384,), np.int32),
+        layout.STATE_HASH: ((2048,), np.int32),
+        layout.BODY_HASH: ((128,), np.int32),
+        layout.COUNTS: ((layout.COUNTERS,), np.int64),
+        layout.FREE: ((0,), np.int32),
+    },
+    cleared=HASHES.values(),
+)
+
+
+@cache
+def _scratch(longest: int) -> Piece:
+    """longest: bytes of a token."""
+    sizes = {layout.WORK: 1 << 16, layout.FOUND: 1 << 14, layout.PATH: longest + 2, layout.PURE: longest + 2}
+    return Piece({slot: ((size,), np.int32) for slot, size in sizes.items()})
 
 
 @dataclass(frozen=True)
@@ -86,25 +110,20 @@ class Grammar:
         self._nfa, self.tables, self._limits, self.encode = nfa, tables, limits, encode
         code = constraint_code(cache_dir)
         self._run, self._run_free = code.run, code.run_free
-        self._context = np.zeros(2 * layout.SLOTS, np.int64)
-        self._arrays: dict[int, np.ndarray] = {}
-        self._address: int = self._context.ctypes.data
+        self._arrays = Context()
+        self._address = self._arrays.address
         self._rows: list[int] = []  # of the pool, all that this grammar holds
-        self._read = self._edges = 0  # how much of the NFA is in the arrays
         self.matchers: WeakSet[Matcher] = WeakSet()
         self._preparing, self._claimed = Lock(), True
         self.rebuilt = 0  # how often states were renumbered
         self._deadline: float | None = time.monotonic() + limits.wall_s
-        self._bind(layout.NODES, np.zeros((256, 8), np.int32))
-        self._bind(layout.LOOPS, np.zeros((256, 4), np.uint64))
-        self._bind(layout.EDGES, np.zeros((1024, 4), np.int32))
-        longest = tables.longest if tables else 1
-        for slot, size in ((layout.WORK, 1 << 16), (layout.FOUND, 1 << 14), (layout.PATH, longest + 2)):
-            self._bind(slot, np.empty(size, np.int32))
-        self._bind(layout.PURE, np.empty(longest + 2, np.int32))
         if tables:
-            tables.bind(self._context)
-        self._read_nfa()
+            tables.bind(self._arrays.slots)
+        self._arrays.add(_scratch(tables.longest if tables else 1))
+        if start in nfa.pending:
+            self._lower_node(start)
+        self._check_size()
+        self._nodes = NodeTables(nfa, self._arrays)
         self._clear()
         self.first = self._state(masks.FIRST, start)
         self._deadline = None
@@ -132,13 +151,8 @@ class Grammar:
         deadline, pending = time.monotonic() + wall_s, self._nfa.pending
         if self.tables:
             self.tables.pool.reserve(ROWS_AHEAD)
-        with self._preparing:
-            if not self._claimed:
-                for slot, size in AHEAD.items():
-                    while len(self._arrays[slot]) < size:
-                        self._grow(slot)
-                used = int(self._arrays[layout.COUNTS][layout.STATES_USED])
-                self._arrays[layout.STEPS][used:].fill(DEAD)  # its pages are there from now on
+        for piece in (NODE_ARRAYS, STATE_ARRAYS):
+            piece.stock(SPARE)  # for whoever comes next
         with suppress(ConstraintError):
             while pending and time.monotonic() < deadline and len(self._nfa.nodes) < self._limits.nodes:
                 with self._preparing:
@@ -227,10 +241,15 @@ class Grammar:
     # ---- memory
 
     @property
+    def in_use(self) -> bool:
+        """Requests stand in it, or it is prepared for one: it may grow."""
+        return bool(self.matchers) or not self._claimed
+
+    @property
     def bytes_used(self) -> int:
         """Of states and masks."""
         row = self.tables.words * 4 if self.tables else 0
-        return sum(array.nbytes for array in self._arrays.values()) + row * len(self._rows)
+        return self._arrays.size_bytes + row * len(self._rows)
 
     def trim(self) -> None:
         """Keep within the budget: when more is held, drop all states and masks but the states requests stand on.
@@ -295,16 +314,10 @@ class Grammar:
 
     def _clear(self) -> None:
         """No states but DEAD and ENDED."""
-        counts = np.zeros(layout.COUNTERS, np.int64)
+        self._arrays.add(STATE_ARRAYS)
+        counts = self._arrays[layout.COUNTS]
+        counts.fill(0)
         counts[layout.STATES_USED] = 1
-        self._bind(layout.COUNTS, counts)
-        self._bind(layout.FREE, np.empty(0, np.int32))
-        for slot, (size, columns, dtype, _, hashes) in GROWING.items():
-            self._bind(slot, np.empty((size, columns) if columns else size, dtype))
-            if hashes is not None:
-                self._bind(hashes, np.full(2 * size, -1, np.int32))
-        for slot, (columns, wide) in BESIDE_STATES.items():
-            self._bind(slot, np.empty((GROWING[layout.STATES][0], columns), wide))
         self._arrays[layout.STATES][DEAD] = 0, 0, 0, -1, -1, -1, 0, 0
         self._arrays[layout.STEPS][DEAD] = DEAD
         ended = self._state(masks.STATE, 0, layout.ACCEPTS)
@@ -346,20 +359,20 @@ class Grammar:
 
     def _grow(self, slot: int) -> None:
         self._double(slot)
-        hashes = GROWING[slot][4]
+        hashes = HASHES.get(slot)
         if slot == layout.STATES:
             for beside in BESIDE_STATES:
                 self._double(beside)
         if hashes is not None:
-            for every in (entry[4] for entry in GROWING.values() if entry[4] is not None):
-                self._bind(every, np.full(len(self._arrays[every]) * (1 + (every == hashes)), -1, np.int32))
+            for every in HASHES.values():
+                self._arrays.bind(every, np.full(len(self._arrays[every]) * (1 + (every == hashes)), -1, np.int32))
             self._run(self._address, masks.REHASH, 0, 0)
 
     def _double(self, slot: int) -> None:
         old = self._arrays[slot]
         new = np.empty((2 * len(old), *old.shape[1:]), old.dtype)
         new[: len(old)] = old
-        self._bind(slot, new)
+        self._arrays.bind(slot, new)
 
     def _take_rows(self) -> None:
         """Machine code uses FREE up to FREE_USED; give it some more."""
@@ -367,7 +380,7 @@ class Grammar:
         counts, free = self._arrays[layout.COUNTS], self._arrays[layout.FREE]
         rows = self.tables.pool.take(ROWS_AT_ONCE)
         self._rows += rows
-        self._bind(layout.FREE, np.concatenate([free[counts[layout.FREE_USED] :], np.array(rows, np.int32)]))
+        self._arrays.bind(layout.FREE, np.concatenate([free[counts[layout.FREE_USED] :], np.array(rows, np.int32)]))
         counts[layout.FREE_USED] = 0
 
     def _make_class(self) -> None:
@@ -387,66 +400,19 @@ class Grammar:
     # ---- the NFA
 
     def _lower(self, node: int) -> None:
+        self._lower_node(node)
+        self._read_nfa([node])
+
+    def _lower_node(self, node: int) -> None:
         try:
             self._nfa.lower(node)
         except RecursionError:
             raise ConstraintError(Code.TOO_LARGE, "", "too large: it is nested too deeply") from None
+
+    def _read_nfa(self, changed: Sequence[int]) -> None:
+        self._check_size()
+        self._nodes.read(changed)
+
+    def _check_size(self) -> None:
         if self._deadline is not None and len(self._nfa.nodes) > self._limits.nodes:
             raise ConstraintError(Code.TOO_LARGE, "", f"it has more than {self._limits.nodes} nodes")
-        self._read_nfa([node])
-
-    def _read_nfa(self, changed: Sequence[int] = ()) -> None:
-        """Copy new nodes, and the `changed` ones (EPS now), into the arrays."""
-        nodes = self._nfa.nodes
-        if self._deadline is not None and len(nodes) > self._limits.nodes:
-            raise ConstraintError(Code.TOO_LARGE, "", f"it has more than {self._limits.nodes} nodes")
-        read, new = self._read, nodes[self._read :]
-        ends = list(accumulate([len(node.edges) for node in new], initial=self._edges))
-        at = ends[-1]
-        self._reserve(layout.NODES, len(nodes))
-        self._reserve(layout.LOOPS, len(nodes))
-        self._reserve(layout.EDGES, at + len(changed))
-        table, edges = self._arrays[layout.NODES], self._arrays[layout.EDGES]
-        if new:
-            rows = table[read : len(nodes)]
-            rows[:, : layout.LOW] = [(node.kind.value, node.a, node.b) for node in new]
-            rows[:, layout.LOW : layout.FIRST_EDGE] = 0, UNBOUNDED
-            rows[:, layout.FIRST_EDGE], rows[:, layout.LAST_EDGE], rows[:, layout.TEST] = ends[:-1], ends[1:], -1
-            flat = [number for node in new for edge in node.edges for number in edge]
-            edges[self._edges : at, :3] = np.array(flat, np.int32).reshape(-1, 3)
-            edges[self._edges : at, layout.EDGE_LOOPS] = 0
-        for number in changed:  # LAZY until now
-            edges[at] = *nodes[number].edges[0], 0
-            table[number] = nodes[number].kind.value, -1, -1, 0, UNBOUNDED, at, at + 1, -1
-            at += 1
-        self._read, self._edges, self._nfa.sealed = len(nodes), at, len(nodes)
-        for number, node in enumerate(new, read):
-            if node.kind is Kind.BYTE and may_loop(nodes, number):
-                self._note_loop(number)
-            elif node.kind is Kind.TEST:
-                table[number, layout.LOW : layout.FIRST_EDGE] = min(node.low, MOST), min(node.high, MOST)
-
-    def _note_loop(self, number: int) -> None:
-        loop = find_loop(self._nfa, number)
-        if loop is None:
-            return
-        nodes, loops, edges = self._arrays[layout.NODES], self._arrays[layout.LOOPS], self._arrays[layout.EDGES]
-        low, high = loop.chars & (1 << 64) - 1, loop.chars >> 64
-        first = nodes[number, layout.FIRST_EDGE]
-        for place, edge in enumerate(self._nfa.nodes[number].edges):
-            edges[first + place, layout.EDGE_LOOPS] = edge in loop.edges
-        for node in {number, *loop.inside}:
-            inside = 0 if node == number else layout.INSIDE
-            loops[node] = low, high, loop.flags | inside, 0
-            nodes[node, layout.TEST] = loop.test
-            if inside:
-                edges[nodes[node, layout.FIRST_EDGE] : nodes[node, layout.LAST_EDGE], layout.EDGE_LOOPS] = 1
-
-    def _reserve(self, slot: int, size: int) -> None:
-        while size > len(self._arrays[slot]):
-            old = self._arrays[slot]
-            self._bind(slot, np.concatenate([old, np.zeros_like(old)]))
-
-    def _bind(self, slot: int, array: np.ndarray) -> None:
-        self._arrays[slot] = array
-        layout.bind(self._context, slot, array)

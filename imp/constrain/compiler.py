@@ -24,7 +24,7 @@ from .gbnf import compile_gbnf
 from .grammars import GrammarCache
 from .lark import compile_lark
 from .nfa import Nfa
-from .schema import SchemaOptions, Whitespace, compile_schema, warm_formats
+from .schema import SchemaOptions, Whitespace, compile_schema, json_base, warm_formats
 from .thinking import Markers, ThinkingGrammar, cut
 from .tools import NO_CONTROLS, Vocabulary
 from .vocab import VocabTables
@@ -33,6 +33,7 @@ MAX_BYTES = 256 << 20
 MAX_TEXT = 1 << 20  # characters of a spec
 DEFAULT_LIMITS = Limits()
 SCHEMA_OPTIONS = SchemaOptions()
+OF_JSON = (ConstraintKind.JSON_SCHEMA, ConstraintKind.TOOLS)
 AHEAD_S = 0.05  # spent on what the first request will need, while its prompt is computed
 
 
@@ -78,7 +79,7 @@ class Compiler:
         too."""
         if (known := self.cached(spec)) is not None:
             return known
-        nfa = Nfa()
+        nfa = Nfa(json_base(_whitespace(spec, self._options))) if spec.kind in OF_JSON else Nfa()
         start = build(spec, nfa, self._options, stop, self._vocabulary())
         if stop():
             raise ConstraintError(Code.TOO_LARGE, "", "compiling it was cancelled")
@@ -121,9 +122,8 @@ def build(
         reason = f"too large: it has {len(spec.text)} characters, {MAX_TEXT} are allowed"
         raise ConstraintError(Code.TOO_LARGE, "", reason)
     if spec.kind is ConstraintKind.JSON_SCHEMA:
-        if spec.compact is not None:
-            options = replace(options, whitespace=Whitespace.COMPACT if spec.compact else Whitespace.BOUNDED)
-        return compile_schema(json.loads(spec.text), nfa, replace(options, cancelled=stop))
+        options = replace(options, whitespace=_whitespace(spec, options), cancelled=stop)
+        return compile_schema(json.loads(spec.text), nfa, options)
     if spec.kind is ConstraintKind.TOOLS:
 
         def answer(inner: ConstraintSpec) -> int:
@@ -135,3 +135,9 @@ def build(
     if spec.kind is ConstraintKind.REGEX:
         return compile_regex(spec.text, nfa)
     return compile_gbnf(spec.text, nfa) if "::=" in spec.text else compile_lark(spec.text, nfa)
+
+
+def _whitespace(spec: ConstraintSpec, options: SchemaOptions) -> Whitespace:
+    if spec.compact is None:
+        return options.whitespace
+    return Whitespace.COMPACT if spec.compact else Whitespace.BOUNDED

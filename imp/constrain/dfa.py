@@ -11,7 +11,7 @@ from .charset import ALL, LINE_TERMINATORS, WORD, CharSet, partition
 from .errors import too_large
 from .expr import EVERYWHERE, Expr, Side, context
 from .nfa import UNBOUNDED
-from .positions import Positions, bits
+from .positions import MAX_POSITIONS, Positions, bits
 
 MAX_STATES = 20_000
 MAX_CELLS = 400_000  # states times classes
@@ -101,7 +101,11 @@ def from_expr(expr: Expr, search: bool = False) -> Dfa:
         before = [] if _is_anchor(items[:1], e.TEXT_START) else [anything]
         after = [] if _is_anchor(items[-1:], e.TEXT_END) else [anything]
         expr = e.concat([*before, *items, *after])
-    positions = Positions(unanchored(expr))
+    expr = unanchored(expr)
+    chain = _chain(expr)
+    if chain is not None:
+        return _from_chain(chain)
+    positions = Positions(expr)
     return _Subsets(positions, 1 << len(positions.sets) - 1 if search and after else 0).dfa()
 
 
@@ -121,6 +125,44 @@ def _items(expr: Expr) -> list[Expr]:
 
 def _is_anchor(items: Sequence[Expr], contexts: int) -> bool:
     return any(isinstance(item, e.Assert) and item.contexts == contexts for item in items)
+
+
+Link = tuple[CharSet, int, int]  # how many characters of a set, at least and at most
+
+
+def _chain(expr: Expr) -> list[Link] | None:
+    """Characters of sets one after the other, where only how many the last set has is open; None for anything else."""
+    links: list[Link] = []
+    for item in _items(expr):
+        node, low, high = (item.body, item.low, item.high) if isinstance(item, e.Repeat) else (item, 1, 1)
+        if not isinstance(node, e.Chars) or not node.chars or (links and links[-1][1] != links[-1][2]):
+            return None
+        links.append((node.chars, low, high))
+    return (
+        links if links and links[-1][2] != 0 and sum(max(low, high) for _, low, high in links) < MAX_POSITIONS else None
+    )
+
+
+def _from_chain(chain: Sequence[Link]) -> Dfa:
+    """No two of its states are equal: from each, other numbers of characters are possible."""
+    sets = list(dict.fromkeys(chars for chars, _, _ in chain))
+    parts = partition(sets)
+    wanted: list[CharSet] = []  # for each state but the last two the characters that lead to the next one
+    for chars, low, high in chain:
+        wanted += [chars] * max(low, high)
+    last, dead = len(wanted), len(wanted) + 1
+    if (dead + 1) * len(parts) > MAX_CELLS:
+        raise too_large("the automaton of the pattern has too many states")
+    places = {chars: 1 << at for at, chars in enumerate(sets)}
+    rows = [
+        tuple(state + 1 if mask & places[chars] else dead for _, mask in parts) for state, chars in enumerate(wanted)
+    ]
+    chars, low, high = chain[-1]
+    rows.append(tuple(last if high == UNBOUNDED and mask & places[chars] else dead for _, mask in parts))
+    rows.append((dead,) * len(parts))
+    open_from = last if high == UNBOUNDED else last - (high - low)
+    accepts = [open_from <= state <= last for state in range(dead + 1)]
+    return _canonical([chars for chars, _ in parts], rows, accepts, range(dead + 1))
 
 
 class _Subsets:
@@ -190,7 +232,13 @@ def _kind(mask: int) -> int:
 
 def minimal(classes: Sequence[CharSet], rows: Sequence[tuple[int, ...]], accepts: Sequence[bool]) -> Dfa:
     """The minimal automaton in canonical form; every state must be reachable from state 0."""
-    block = _blocks(rows, accepts)
+    return _canonical(classes, rows, accepts, _blocks(rows, accepts))
+
+
+def _canonical(
+    classes: Sequence[CharSet], rows: Sequence[tuple[int, ...]], accepts: Sequence[bool], block: Sequence[int]
+) -> Dfa:
+    """The automaton of the blocks of equal states that state 0 leads to. block: of each state."""
     members = dict(zip(block, range(len(rows)), strict=True))  # one of each
     columns: dict[tuple[int, ...], CharSet] = {}
     order = sorted(members)

@@ -44,10 +44,13 @@ class Node:
 class Nfa:
     """A growing list of nodes; node 0 is the one RET. Front ends build backwards: what follows exists first."""
 
-    def __init__(self) -> None:
-        self.nodes: list[Node] = [Node(Kind.RET)]
+    def __init__(self, base: Nfa | None = None) -> None:
+        """base: a finished one, nothing LAZY in it, whose nodes this one begins with."""
+        assert base is None or not base.pending
+        self.base = base
+        self.nodes: list[Node] = [Node(Kind.RET)] if base is None else base.nodes.copy()
         self.pending: dict[int, Callable[[], int]] = {}
-        self.sealed = 0  # nodes before this one were read by an automaton, and get no more edges
+        self.sealed = 0 if base is None else len(base.nodes)  # nodes before this one are in use: they get no more edges
 
     ret = 0
 

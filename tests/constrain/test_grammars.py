@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from imp.constrain import layout
 from imp.constrain.automaton import Grammar, Limits
 from imp.constrain.grammars import GrammarCache
 from imp.constrain.nfa import Nfa
@@ -38,6 +39,22 @@ def test_the_least_recently_used_goes_first(make):
     cache.put(b"c", grammars[b"c"])
     assert cache.get(b"b") is None
     assert cache.get(b"a") is grammars[b"a"] and cache.get(b"c") is grammars[b"c"]
+
+
+def test_what_grew_while_it_was_used_is_seen(make):
+    """Sizes are looked at when something is added: of what requests stand in, and of what was used since."""
+    grammars = {key: make(key) for key in (b"a", b"b", b"c")}
+    size = grammars[b"a"].bytes_used
+    cache = GrammarCache(4 * size)
+    cache.put(b"a", grammars[b"a"])
+    matcher = grammars[b"a"].start()
+    cache.put(b"b", grammars[b"b"])
+    while grammars[b"a"].bytes_used < 4 * size:
+        grammars[b"a"]._grow(layout.CONFIGS)
+    assert cache.get(b"b") is grammars[b"b"]
+    cache.put(b"c", grammars[b"c"])
+    assert cache.get(b"a") is None and cache.get(b"b") is grammars[b"b"] and cache.get(b"c") is grammars[b"c"]
+    del matcher
 
 
 def test_the_last_one_stays_however_large_and_requests_keep_theirs(make):

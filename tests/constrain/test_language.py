@@ -18,7 +18,9 @@ from imp.constrain.nfa import UNBOUNDED, Nfa
 
 from . import simulate
 
-PATTERNS = ["", "a", "^a", "b$", "^a*$", "^(ab)*$", "a|b", "^[^a]*$", "^a{2,4}$", "^(a|ba)+$", "aa|bb", "^(aa)*$", "^(aaa)*b?$", "[]", "^.$", "^$"]
+# characters of sets one after the other, which are written straight down: only the last one's number is open
+CHAINS = ["^a{2}b{1,3}$", "^[ab]{3}$", "^ab*$", "^a?$", "^[^a]{2,}$", r"^[\s\S]{0,4}$", r"^[\s\S]{2,}$", r"^[\s\S]*$", "^(?:ab)b{0,2}$", '^[a"]b{2}$']
+PATTERNS = [*CHAINS, "", "a", "^a", "b$", "^a*$", "^(ab)*$", "a|b", "^[^a]*$", "^a{2,4}$", "^(a|ba)+$", "aa|bb", "^(aa)*$", "^(aaa)*b?$", "[]", "^.$", "^$"]
 TEXTS = ["".join(chars) for size in range(6) for chars in itertools.product('ab"', repeat=size)]
 languages = st.sampled_from(PATTERNS).map(Language.pattern)
 small = settings(max_examples=60, deadline=None)
@@ -53,6 +55,11 @@ def test_operations_are_those_on_sets(a, b):
         assert (a & b).accepts(text) == (one and other)
         assert (a | b).accepts(text) == (one or other)
         assert (a - b).accepts(text) == (one and not other)
+
+
+@pytest.mark.parametrize("pattern", CHAINS)
+def test_chains_are_in_the_canonical_form_of_all_languages(pattern):
+    assert Language.pattern(pattern) == Language.pattern(f"{pattern}|[]") == ~~Language.pattern(f"{pattern}|{pattern}")
 
 
 def test_equal_languages_are_one_value():

@@ -7,6 +7,7 @@ check      everything a schema can lead to is looked at: what is not supported, 
 lower      shapes become rules of an automaton, when it first reaches them
 """
 
+from .base import json_base
 from .compile import PropertyOrder, Schema, SchemaOptions, compile_rule, compile_schema, emit_value
 from .formats import warm as warm_formats
 from .keywords import KEYWORDS
@@ -21,5 +22,6 @@ __all__ = [
     "compile_rule",
     "compile_schema",
     "emit_value",
+    "json_base",
     "warm_formats",
 ]

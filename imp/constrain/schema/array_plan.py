@@ -40,6 +40,9 @@ class ArrayPlan:
         most = self.limits(productive)[1]
         return most is None or low <= most
 
+    def settle(self, productive: Productive) -> None:
+        pass
+
     def limits(self, productive: Productive) -> tuple[int, int | None]:
         """The fewest and the most items, with those no value can be left out."""
         most = self.arrays.most
@@ -126,6 +129,9 @@ class CountedPlan:
                     changed = changed or self._high is None
         return self.first in self._feasible
 
+    def settle(self, productive: Productive) -> None:
+        self.exists(productive)
+
     def is_feasible(self, state: State) -> bool:
         return state in self._feasible
 
@@ -159,6 +165,9 @@ class UniquePlan:
     def exists(self, productive: Productive) -> bool:
         most = self.arrays.most
         return (most is None or self.arrays.low <= most) and self._can_finish(())
+
+    def settle(self, productive: Productive) -> None:
+        pass
 
     def _at(self, index: int) -> list[bytes]:
         values = self._values[index] if index < len(self._values) else self._rest

@@ -16,6 +16,7 @@ from .number_text import is_empty as no_number
 from .number_text import prepare as prepare_numbers
 from .object_plan import ObjectPlan
 from .parse import reference_in, self_reference
+from .plain import ALWAYS
 from .shape import Shape
 
 Plan = ArrayPlan | CountedPlan | UniquePlan | ObjectPlan
@@ -36,7 +37,7 @@ class Reachable:
     def __init__(self, algebra: Algebra, budget: Budget, any_order: bool) -> None:
         self._algebra, self._budget, self._any_order = algebra, budget, any_order
         self._values: dict[Formula, Value] = {}
-        self._existing: set[Formula] = set()
+        self._existing: set[Formula] = set(ALWAYS)
 
     def add(self, root: Formula) -> None:
         """Look at this formula and everything below it. Raises ConstraintError for what is not supported."""
@@ -44,7 +45,7 @@ class Reachable:
         order = []
         while new:
             formula = new.popitem()[0]
-            if formula in self._values:
+            if formula in self._values or formula in ALWAYS:
                 continue
             if len(self._values) >= FORMULAS:
                 raise too_large(f"the schema describes more than {FORMULAS} different values")
@@ -94,10 +95,15 @@ class Reachable:
             waiting = left
         for formula in order:  # with all that is known now
             for plan in self._values[formula].plans:
-                plan.exists(self.exists)
+                plan.settle(self.exists)
 
     def exists(self, formula: Formula) -> bool:
         return formula in self._existing
 
     def value(self, formula: Formula) -> Value:
-        return self._values[formula]
+        value = self._values.get(formula)
+        if value is None:  # one of ALWAYS
+            value = self._values[formula] = self._look(formula)
+            for plan in value.plans:
+                plan.settle(self.exists)
+        return value

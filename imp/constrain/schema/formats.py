@@ -145,7 +145,6 @@ FORMATS: dict[str, Maker] = {
 }
 
 
-
 @cache
 def _made(name: str) -> Language:
     return FORMATS[name]("")

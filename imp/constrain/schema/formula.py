@@ -7,10 +7,10 @@ arrays and objects inside a shape are formulas again, so recursive schemas are f
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from enum import Enum
+from enum import StrEnum
 
 
-class Kind(Enum):
+class Kind(StrEnum):
     SHAPE = "shape"  # what it holds
     ALL = "all"  # every one of args
     ANY = "any"  # at least one of args
@@ -38,8 +38,9 @@ FALSE = Formula(Kind.ANY)
 class Formulas:
     """The interning table, and the laws by which formulas become smaller when they are made."""
 
-    def __init__(self) -> None:
-        self._made: dict[Hashable, Formula] = {}
+    def __init__(self, known: Iterable[Formula] = ()) -> None:
+        """known: formulas that others have as well."""
+        self._made: dict[Hashable, Formula] = {(each.kind, each.args, each.held): each for each in known}
 
     def holding(self, kind: Kind, held: Hashable) -> Formula:
         return self._intern(kind, (), held)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
 from ..charset import CharSet, Encoding, add_template, template
 from ..nfa import Nfa
@@ -15,70 +16,58 @@ Edge = tuple[int, int, int]
 Trie = dict[str, "Trie"]  # the empty string as a key: a name ends here
 
 
-class OtherNames:
+def unplain(nfa: Nfa, free: int) -> int:
+    """The rest of any string, if it begins with a character that is not PLAIN, spelled canonically.
+
+    free: the rule for the rest of any string. Characters beyond ASCII lead into it by its own nodes, so that it is the
+    same string to whoever compares states."""
+    ways = (nfa.nodes[target].edges for _, _, target in nfa.nodes[free].edges)
+    node = nfa.byte(edge for edges in ways for edge in edges if edge[0] >= 0x80)
+    add_template(nfa, node, template(ESCAPED, Encoding.JSON), free)
+    return node
+
+
+def other_names(nfa: Nfa, names: Sequence[str], free: int, unplain: int) -> int:
     """The rule for any name that is none of `names`, from behind its opening quote to its closing one.
 
     Up to where it differs from all of them it is spelled canonically, so that no escape can spell one of them.
-    `free` is the rule for the rest of any string; characters beyond ASCII lead into it by its own nodes, so that it is
-    the same string to whoever compares states.
     """
-
-    def __init__(self, nfa: Nfa, names: Sequence[str], free: int) -> None:
-        self._nfa, self._free = nfa, free
-        self._edges: dict[CharSet, list[Edge]] = {WIDE: _wide_edges(nfa, free)}
-        self.start = self._diverging(names) if names else free
-
-    def _diverging(self, names: Iterable[str]) -> int:
-        """One node for each beginning of a name, the longest first."""
-        root: Trie = {}
-        order = [root]
-        for name in names:
-            place = root
-            for char in name:
-                if char not in place:
-                    place[char] = {}
-                    order.append(place[char])
-                place = place[char]
-            place[""] = {}
-        made: dict[int, int] = {}
-        for place in reversed(order):
-            below = {char: made[id(trie)] for char, trie in place.items() if char}
-            edges = [] if "" in place else [(QUOTE, QUOTE, self._nfa.ret)]
-            made[id(place)] = self._node(below, edges)
-        return made[id(root)]
-
-    def _node(self, below: dict[str, int], edges: list[Edge]) -> int:
-        """A name goes on in `below`, or leaves all names with another character."""
-        codes = sorted(map(ord, below))
-        if all(code in PLAIN for code in codes):
-            first = 0
-            for code in [*codes, 0x80]:
-                edges += self._between(first, code - 1)
-                first = code + 1
-            edges += [(ord(char), ord(char), node) for char, node in below.items()]
-            return self._nfa.byte(edges + self._leaving(ESCAPED) + self._leaving(WIDE))
-        taken = CharSet.chars("".join(below))
-        node = self._nfa.byte(edges + [edge for part in (PLAIN, ESCAPED, WIDE) for edge in self._leaving(part - taken)])
-        for char, target in below.items():
-            add_template(self._nfa, node, template(CharSet.chars(char), Encoding.JSON), target)
-        return node
-
-    def _between(self, first: int, last: int) -> Iterable[Edge]:
-        """Characters that stand for themselves."""
-        for low, high in PLAIN.ranges:
-            if first <= high and low <= last:
-                yield max(first, low), min(last, high), self._free
-
-    def _leaving(self, chars: CharSet) -> list[Edge]:
-        """The edges of one character of the set, then anything."""
-        if chars not in self._edges:
-            node = self._nfa.byte()
-            add_template(self._nfa, node, template(chars, Encoding.JSON), self._free)
-            self._edges[chars] = self._nfa.nodes[node].edges
-        return self._edges[chars]
+    root: Trie = {}
+    order = [root]
+    for name in names:
+        place = root
+        for char in name:
+            if char not in place:
+                place[char] = {}
+                order.append(place[char])
+            place = place[char]
+        place[""] = {}
+    made: dict[int, int] = {}
+    for place in reversed(order):  # one node for each beginning of a name, the longest first
+        below = {char: made[id(trie)] for char, trie in place.items() if char}
+        end = [] if "" in place else [(QUOTE, QUOTE, nfa.ret)]
+        made[id(place)] = _node(nfa, below, end, free, unplain)
+    return made[id(root)] if names else free
 
 
-def _wide_edges(nfa: Nfa, free: int) -> list[Edge]:
-    """The edges of characters beyond ASCII, of the rule for the rest of any string: one of the ways it begins."""
-    ways = (nfa.nodes[target].edges for _, _, target in nfa.nodes[free].edges)
-    return [edge for edges in ways for edge in edges if edge[0] >= 0x80]
+def _node(nfa: Nfa, below: dict[str, int], edges: list[Edge], free: int, unplain: int) -> int:
+    """A name goes on in `below`, or leaves all names with another character."""
+    others = _others("".join(below))
+    if others is not None:
+        edges += [(first, last, free) for first, last in others]
+        edges += [(ord(char), ord(char), node) for char, node in below.items()]
+        return nfa.eps(nfa.byte(edges), unplain)
+    taken = CharSet.chars("".join(below))
+    node = nfa.byte(edges)
+    for part in (PLAIN, ESCAPED, WIDE):
+        add_template(nfa, node, template(part - taken, Encoding.JSON), free)
+    for char, target in below.items():
+        add_template(nfa, node, template(CharSet.chars(char), Encoding.JSON), target)
+    return node
+
+
+@lru_cache(maxsize=4096)
+def _others(chars: str) -> tuple[tuple[int, int], ...] | None:
+    """The characters but these that stand for themselves, if these do."""
+    taken = CharSet.chars(chars)
+    return None if taken - PLAIN else (PLAIN - taken).ranges

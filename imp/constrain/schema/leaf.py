@@ -40,13 +40,15 @@ OBJECT_KEYWORDS = frozenset(
         "dependencies",
     ]
 )
+KEYWORDS = NUMBER_KEYWORDS | STRING_KEYWORDS | ARRAY_KEYWORDS | OBJECT_KEYWORDS | {"type", "enum", "const"}
 MAX_FAMILIES = 64
 
 
 class Leaf:
     """Makes shapes of schemas' own keywords; `schema` reads the schemas inside."""
 
-    def __init__(self, algebra: Algebra, schema: Callable[[Place], Formula]) -> None:
+    def __init__(self, algebra: Algebra, schema: Callable[..., Formula]) -> None:
+        """schema(place, *keys): the formula of the schema at these keys below a place."""
         self._algebra, self._schema = algebra, schema
         self.ignored_formats: dict[str, None] = {}
 
@@ -139,7 +141,7 @@ class Leaf:
         if "contains" in place.raw:
             least, most = values.count(place, "minContains"), values.count(place, "maxContains")
             least = 1 if least is None else least
-            contains = (Contains(self._schema(place.at("contains")), 0, least, most),)
+            contains = (Contains(self._schema(place, "contains"), 0, least, most),)
             if contains[0].formula is TRUE:  # every item counts
                 contains = ()
                 return (_arrays_of(place, prefix, rest, least, most),)
@@ -155,11 +157,11 @@ class Leaf:
         if isinstance(raw.get("items"), list):
             if resource.stated and resource.draft is Draft.DRAFT2020:
                 raise values.invalid(place, "items", "is one schema in draft 2020-12; a list is called 'prefixItems'")
-            prefix = tuple(self._schema(place.at("items", index)) for index in range(len(raw["items"])))
+            prefix = tuple(self._schema(place, "items", index) for index in range(len(raw["items"])))
             if "additionalItems" in raw:
-                rest = self._schema(place.at("additionalItems"))
+                rest = self._schema(place, "additionalItems")
         elif "items" in raw:
-            rest = self._schema(place.at("items"))
+            rest = self._schema(place, "items")
         return prefix, rest
 
     # --- objects ------------------------------------------------------------------------------------------------------
@@ -170,12 +172,11 @@ class Leaf:
         assert isinstance(place.raw, dict)
         raw = place.raw
         patterns = self._patterns(place) if "patternProperties" in raw else []
-        names = {
-            name: self._algebra.formulas.all_of(
-                [self._schema(place.at("properties", name)), *(f for language, f in patterns if language.accepts(name))]
-            )
-            for name in values.mapping(place, "properties")
-        }
+        names = {name: self._schema(place, "properties", name) for name in values.mapping(place, "properties")}
+        if patterns:
+            all_of = self._algebra.formulas.all_of
+            for name, own in names.items():
+                names[name] = all_of([own, *(formula for language, formula in patterns if language.accepts(name))])
         rest = self._families(place, patterns)
         required = tuple(values.names(place, "required", raw.get("required", [])))
         objects = Objects(
@@ -195,7 +196,7 @@ class Leaf:
 
     def _patterns(self, place: Place) -> list[Family]:
         return [
-            (pattern(place, "patternProperties", key), self._schema(place.at("patternProperties", key)))
+            (pattern(place, "patternProperties", key), self._schema(place, "patternProperties", key))
             for key in values.mapping(place, "patternProperties")
         ]
 
@@ -203,7 +204,9 @@ class Leaf:
         """Undeclared names, parted by which patterns match them."""
         assert isinstance(place.raw, dict)
         has_rest = "additionalProperties" in place.raw
-        additional = self._schema(place.at("additionalProperties")) if has_rest else TRUE
+        additional = self._schema(place, "additionalProperties") if has_rest else TRUE
+        if not patterns:
+            return () if additional is FALSE else ((EVERYTHING, additional),)
         parts: list[tuple[Language, list[Formula]]] = [(EVERYTHING, [])]
         for language, formula in patterns:
             split = [
@@ -225,7 +228,7 @@ class Leaf:
 
     def _named(self, place: Place) -> Objects:
         """Objects all of whose names fulfil `propertyNames`."""
-        shape = self._algebra.expand(self._schema(place.at("propertyNames")))
+        shape = self._algebra.expand(self._schema(place, "propertyNames"))
         allowed = located(place, "propertyNames", lambda: as_language(shape.strings))
         return Objects(rest=() if allowed.is_empty else ((allowed, TRUE),))
 

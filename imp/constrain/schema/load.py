@@ -52,7 +52,7 @@ LISTS_OF_SCHEMAS = frozenset(["allOf", "anyOf", "oneOf", "prefixItems", "items"]
 MAPS_OF_SCHEMAS = frozenset(
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"]
 )
-NAMING = frozenset(["$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema"])
+NAMING = frozenset(["$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"])
 # dynamic anchor, the outermost resource that has it, where in the document
 Scope = tuple[tuple[str, str, str], ...]
 
@@ -66,20 +66,30 @@ class Resource:
     stated: bool  # the document says which draft
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """A schema at a place of a document."""
+    """A schema at a place of a document. Immutable; compared by identity."""
 
-    raw: object
-    resource: Resource
-    pointer: str  # from the top of the document
-    scope: Scope = ()
+    __slots__ = ("_way", "raw", "resource", "scope")
+
+    def __init__(
+        self, raw: object, resource: Resource, way: str | tuple[Place, tuple[str | int, ...]], scope: Scope = ()
+    ) -> None:
+        """way: the pointer, or from which place by which keys."""
+        self.raw, self.resource, self.scope, self._way = raw, resource, scope, way
+
+    @property
+    def pointer(self) -> str:
+        """From the top of the document. Most places are never asked."""
+        if isinstance(self._way, str):
+            return self._way
+        above, keys = self._way
+        return above.pointer + "".join(map(_token, keys))
 
     def at(self, *keys: str | int) -> Place:
         raw = self.raw
         for key in keys:
             raw = raw[key]  # type: ignore[index]
-        return Place(raw, self.resource, self.pointer + "".join(map(_token, keys)), self.scope)
+        return Place(raw, self.resource, (self, keys), self.scope)
 
 
 class Document:
@@ -129,7 +139,10 @@ class Document:
         return found
 
     def _lookup(self, place: Place, keyword: str, target: str) -> Place:
-        uri, fragment = urldefrag(_join(place.resource.uri, target))
+        if target.startswith("#"):
+            uri, fragment = place.resource.uri, target[1:]
+        else:
+            uri, fragment = urldefrag(_join(place.resource.uri, target))
         is_anchor = fragment != "" and not fragment.startswith("/")
         if is_anchor and (anchor := self._places.get(f"{uri}#{fragment}")) is not None:
             return anchor
@@ -161,8 +174,8 @@ class Document:
                 key = int(key)
             elif not (isinstance(raw, dict) and key in raw):
                 raise _dangling(place, keyword, target)
-            found = found.at(key)
-            found = Place(found.raw, self._resource_of.get(id(found.raw), found.resource), found.pointer)
+            raw = raw[key]  # type: ignore[index]
+            found = Place(raw, self._resource_of.get(id(raw), found.resource), (found, (key,)))
         if not isinstance(found.raw, dict | bool):
             raise _dangling(place, keyword, target)
         return found
@@ -211,42 +224,56 @@ _NOWHERE = Place(None, Resource("", Draft.DRAFT2020, False), "")
 
 def _measure(schema: object) -> bool:
     """Refuse what is too long, too deep or no JSON. True if some schema in it may have a name of its own."""
-    size, named = 0, False
-    work: list[tuple[object, int]] = [(schema, 1)]
-    while work:
-        value, depth = work.pop()
+    size, depth, named, level = 0, 0, False, [schema]
+    while level:
+        depth += 1
         if depth > NESTING:
             raise too_large(f"the schema is nested more than {NESTING} levels deep")
-        match value:
-            case dict():
-                if not all(isinstance(key, str) for key in value):
-                    raise ConstraintError(Code.INVALID, "", "a schema's keys must be strings")
-                for key in value:
-                    _require_text(key)
-                named = named or not NAMING.isdisjoint(value)
-                size += sum(map(len, value)) + 5 * len(value)
-                work.extend((member, depth + 1) for member in value.values())
-            case list():
-                size += 2 * len(value)
-                work.extend((member, depth + 1) for member in value)
-            case str():
-                _require_text(value)
+        below: list[object] = []
+        for value in level:
+            if isinstance(value, str):
                 size += len(value)
-            case float() if not math.isfinite(value):
-                raise ConstraintError(Code.INVALID, "", "a number in the schema is not finite")
-            case None | bool() | float():
-                size += 4
-            case int():
-                size += value.bit_length() // 3
-            case _:
-                raise ConstraintError(Code.INVALID, "", f"{type(value).__name__} is no JSON type")
-        if size > SCHEMA_BYTES:
-            raise too_large("the schema is longer than 1 MB")
+                if not value.isascii():
+                    _require_text(value)
+            elif isinstance(value, dict):
+                size += _size_of_keys(value) + 5 * len(value)
+                below += value.values()
+                named = named or not NAMING.isdisjoint(value)
+            elif isinstance(value, list):
+                size += 2 * len(value)
+                below += value
+            else:
+                size += _size_of_scalar(value)
+            if size > SCHEMA_BYTES:
+                raise too_large("the schema is longer than 1 MB")
+        level = below
     return named
 
 
+def _size_of_keys(value: dict[str, object]) -> int:
+    try:
+        keys = "".join(value)
+    except TypeError:
+        raise ConstraintError(Code.INVALID, "", "a schema's keys must be strings") from None
+    if not keys.isascii():
+        for key in value:
+            _require_text(key)
+    return len(keys)
+
+
+def _size_of_scalar(value: object) -> int:
+    match value:
+        case float() if not math.isfinite(value):
+            raise ConstraintError(Code.INVALID, "", "a number in the schema is not finite")
+        case None | bool() | float():
+            return 4
+        case int():
+            return value.bit_length() // 3
+    raise ConstraintError(Code.INVALID, "", f"{type(value).__name__} is no JSON type")
+
+
 def _require_text(string: str) -> None:
-    if not string.isascii() and any("\ud800" <= char <= "\udfff" for char in string):
+    if any("\ud800" <= char <= "\udfff" for char in string):
         reason = "a string in the schema holds half of a surrogate pair, which no UTF-8 text can contain"
         raise ConstraintError(Code.INVALID, "", reason)
 

@@ -5,7 +5,7 @@ Nothing is refused here: what these rules need was made by `check` already.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..charset import Encoding
 from ..language import Language
@@ -15,7 +15,7 @@ from .array_plan import ArrayPlan, CountedPlan, UniquePlan
 from .array_plan import State as ArrayState
 from .check import Plan, Reachable
 from .formula import Formula
-from .keys import OtherNames
+from .keys import other_names, unplain
 from .literals import emit_literals, quoted
 from .number_text import emit_numbers
 from .numbers import Numbers
@@ -23,10 +23,47 @@ from .object_plan import Member, ObjectPlan
 from .object_plan import State as ObjectState
 from .shape import EVERY_STRING, Shape
 from .strings import EVERYTHING, Strings, unbounded
-from .whitespace import Spacer, Whitespace
+from .whitespace import Spacer, Whitespace, whitespace_rule
 
 QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A
 JSON_WORDS = Words()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Rules that are in an automaton, by what they read."""
+
+    values: dict[Formula, int]
+    numbers: dict[Numbers, int | None]
+    strings: dict[Strings, int]
+    other_names: dict[tuple[str, ...], int]
+    space: int | None
+    rest_of_string: int  # any string behind its opening quote, the closing one included
+    unplain: int  # the same, but it begins with an escape that is needed, or a character beyond ASCII
+
+    def copy(self) -> Written:
+        return replace(
+            self,
+            values=self.values.copy(),
+            numbers=self.numbers.copy(),
+            strings=self.strings.copy(),
+            other_names=self.other_names.copy(),
+        )
+
+    @staticmethod
+    def into(nfa: Nfa, whitespace: Whitespace) -> Written:
+        """What all others need."""
+        end = nfa.byte([(QUOTE, QUOTE, nfa.ret)])
+        rest = EVERYTHING.emit(nfa, end, Encoding.JSON, escapes=True)
+        return Written({}, {}, {}, {}, whitespace_rule(nfa, whitespace), rest, unplain(nfa, rest))
+
+
+class JsonBase(Nfa):
+    """What many grammars begin with: `written`, in JSON's own words, all of it lowered."""
+
+    def __init__(self, whitespace: Whitespace) -> None:
+        super().__init__()
+        self.whitespace, self.written = whitespace, Written.into(self, whitespace)
 
 
 class Lowering:
@@ -44,13 +81,15 @@ class Lowering:
         texts: Language = EVERYTHING,
     ) -> None:
         self._nfa, self._reachable, self._words, self._texts = nfa, reachable, words, texts
-        self._space = Spacer(nfa, whitespace).before
-        self._rules: dict[Formula, int] = {}
-        self._numbers: dict[Numbers, int | None] = {}
-        self._strings: dict[Strings, int] = {}
-        self._others: dict[tuple[str, ...], int] = {}
+        base = nfa.base if words == JSON_WORDS and texts.is_everything else None
+        if isinstance(base, JsonBase) and base.whitespace is whitespace:
+            self.written = base.written.copy()
+        else:
+            self.written = Written.into(nfa, whitespace)
+        self._space = Spacer(nfa, self.written.space).before
+        self._rules, self._numbers = self.written.values, self.written.numbers
+        self._strings, self._others = self.written.strings, self.written.other_names
         self._families: dict[Language, int] = {}
-        self._tail: int | None = None
 
     def exists(self, formula: Formula) -> bool:
         return self._reachable.exists(formula)
@@ -108,7 +147,7 @@ class Lowering:
             return emit_literals(self._nfa, map(quoted, strings.values))
         if strings not in self._strings:
             written = self._writable(strings)
-            body = self._rest_of_string() if written == EVERY_STRING else self._body(written)
+            body = self.written.rest_of_string if written == EVERY_STRING else self._body(written)
             self._strings[strings] = self._nfa.byte([(QUOTE, QUOTE, body)])
         return self._strings[strings]
 
@@ -126,12 +165,12 @@ class Lowering:
 
     # --- names --------------------------------------------------------------------------------------------------------
 
-    def other_names(self, names: tuple[str, ...]) -> int:
+    def names_beside(self, names: tuple[str, ...]) -> int:
         """The rule for names but these, behind the opening quote."""
         if not self._texts.is_everything:
             return self.names_in(~Language.of(names))
         if names not in self._others:
-            self._others[names] = OtherNames(self._nfa, names, self._rest_of_string()).start
+            self._others[names] = other_names(self._nfa, names, self.written.rest_of_string, self.written.unplain)
         return self._others[names]
 
     def names_in(self, language: Language) -> int:
@@ -141,13 +180,6 @@ class Lowering:
             written = self._writable(Strings(language)).language
             self._families[language] = written.emit(self._nfa, end, Encoding.JSON)
         return self._families[language]
-
-    def _rest_of_string(self) -> int:
-        """The rule for the rest of any string, its closing quote included."""
-        if self._tail is None:
-            end = self._nfa.byte([(QUOTE, QUOTE, self._nfa.ret)])
-            self._tail = EVERYTHING.emit(self._nfa, end, Encoding.JSON, escapes=True)
-        return self._tail
 
     # --- between values -----------------------------------------------------------------------------------------------
 
@@ -280,7 +312,7 @@ class _Object:
     def _opened_key(self, state: ObjectState) -> list[int]:
         if not self._plan.has_member(state):
             return []
-        return [self._nfa.byte([(QUOTE, QUOTE, self._nfa.lazy(lambda: self._choice(state)))])]
+        return [self._nfa.byte([(QUOTE, QUOTE, self._choice(state))])]
 
     def _choice(self, state: ObjectState) -> int:
         """After the quote that opens a name: all names that may come next."""
@@ -303,7 +335,7 @@ class _Object:
             return nfa.literal(quoted(self._plan.names[member.name])[1:], colon)
         language = self._plan.key_language(state, member)
         if language.is_everything:
-            return nfa.call(self._lowering.other_names(tuple(self._plan.names)), colon)
+            return nfa.call(self._lowering.names_beside(self._plan.names), colon)
         return nfa.call(self._lowering.names_in(language), colon)
 
     def _node(self, state: ObjectState) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..language import Language
 from .algebra import Algebra
@@ -21,6 +21,7 @@ from .presence import Presence, given
 MAX_ANY_ORDER = 64
 MAX_WITNESSES = 6
 Productive = Callable[[Formula], bool]
+NONE: frozenset[Any] = frozenset()
 
 
 class State(NamedTuple):
@@ -45,7 +46,7 @@ class ObjectPlan:
         self._objects, self._algebra = objects, algebra
         self._any_order = any_order
         known = objects.known_names()
-        self.names, self.values = list(known), list(known.values())
+        self.names, self.values = tuple(known), tuple(known.values())
         if any_order and len(self.names) > MAX_ANY_ORDER:
             raise too_large(f"an object with more than {MAX_ANY_ORDER} names in any order")
         if len(objects.some) > MAX_WITNESSES:
@@ -59,14 +60,19 @@ class ObjectPlan:
             elif not (rest := self._undeclared(family)).is_empty:
                 self.families.append((rest, formula))
         self._required = set(objects.required)
-        self._last_required = max((i for i, name in enumerate(self.names) if name in self._required), default=-1)
+        names = zip(self.names, self.values, strict=True)
+        self._needed = [(i, value) for i, (name, value) in enumerate(names) if name in self._required]
+        self._last_required = self._needed[-1][0] if self._needed else -1
         counted = objects.high is not None or objects.low > len(objects.required)
         self._low = objects.low if counted else 0
         self._cap = (objects.low if objects.high is None else objects.high) if counted else 0
-        self.first = State(0, frozenset(), objects.clauses, 0, frozenset(range(len(objects.some))))
+        self.first = State(0, NONE, objects.clauses, 0, frozenset(range(len(objects.some))))
         self._productive: Productive = lambda formula: True
         self._finishes: dict[State, bool] = {}
-        self._conditions = [self._accepting(name) for name in self.names]
+        # where only required names matter, two numbers are enough to know what may follow a state
+        self._simple = not (any_order or counted or objects.clauses or objects.some)
+        self._finishes_from = 0  # behind the last required name without a value
+        self._conditions = [self._accepting(name) if objects.some else NONE for name in self.names]
         spoken_of = {name for clause in objects.clauses for name, _ in clause}
         self._tied = [i for i, name in enumerate(self.names) if name in spoken_of or self._conditions[i]]
         endless = any(value is TRUE for _, value in self.families)
@@ -77,10 +83,15 @@ class ObjectPlan:
             low_matters=self._low > 0 and not endless,
             high_matters=objects.high is not None,
         )
-        self._presence.check(self._tied, objects.clauses, self.first.some)
+        if not self._simple:
+            self._presence.check(self._tied, objects.clauses, self.first.some)
         self._untied: list[_Untied] = []
 
     def formulas(self) -> Iterator[Formula]:
+        if not self._objects.some:
+            values = (*self.values, *(value for _, value in self.families))
+            yield from (value for value in values if value is not FALSE)
+            return
         for index, value in enumerate(self.values):
             yield from (formula for _, formula in self._witnessing(value, self._conditions[index]))
         for index, (family, value) in enumerate(self.families):
@@ -101,17 +112,27 @@ class ObjectPlan:
         return frozenset(at for at, (family, _) in enumerate(self._objects.some) if family.accepts(name))
 
     def exists(self, productive: Productive) -> bool:
+        self.settle(productive)
+        return self._can_finish(self.first)
+
+    def settle(self, productive: Productive) -> None:
+        """From now on this says which values there are."""
         self._productive = productive
+        if self._simple:
+            barren = [i for i, value in self._needed if not productive(value)]
+            self._finishes_from = barren[-1] + 1 if barren else 0
+            return
         self._finishes = {}
         self._presence.know(cache(self._ways), cache(self._fewest_others))
         self._endless = any(productive(value) for _, value in self.families)
         self._untied = self._untied_from_each()
-        return self._can_finish(self.first)
 
     # --- what may follow ----------------------------------------------------------------------------------------------
 
     def closes(self, state: State) -> bool:
         """No name that may still come has to."""
+        if self._simple:
+            return state.start > self._last_required
         if state.some or state.members < self._low:
             return False
         if any(all(there for _, there in clause) for clause in state.clauses):
@@ -125,7 +146,7 @@ class ObjectPlan:
         if self._any_order or state.start >= len(self.names) or self.names[state.start] in self._required:
             return None
         clauses = given(state.clauses, self.names[state.start], False)
-        return None if clauses is None else state._replace(start=state.start + 1, clauses=clauses)
+        return None if clauses is None else State(state.start + 1, NONE, clauses, state.members, state.some)
 
     def members(self, state: State) -> Iterator[Member]:
         """What may come next without leaving a name out; and other names where no known one is left in order."""
@@ -147,6 +168,11 @@ class ObjectPlan:
         return [index for index in range(state.start, len(self.names)) if index not in state.used]
 
     def _named(self, state: State, index: int) -> Iterator[Member]:
+        if self._simple:
+            following = State(index + 1, NONE, NONE, 0, NONE)
+            if self._productive(self.values[index]) and self._can_finish(following):
+                yield Member(index, None, self.values[index], following)
+            return
         clauses = given(state.clauses, self.names[index], True)
         if clauses is None:
             return
@@ -195,6 +221,8 @@ class ObjectPlan:
     # --- whether an object can be finished ----------------------------------------------------------------------------
 
     def _can_finish(self, state: State) -> bool:
+        if self._simple:
+            return state.start >= self._finishes_from
         known = self._finishes.get(state)
         if known is None:
             known = self._finishes[state] = self._finds_members(state)

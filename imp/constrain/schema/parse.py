@@ -18,14 +18,17 @@ from .algebra import Algebra, InProgress
 from .arrays import Arrays
 from .budget import Budget, too_large
 from .formula import FALSE, TRUE, Formula, Kind
+from .leaf import KEYWORDS as LEAF_KEYWORDS
 from .leaf import Leaf, pattern
 from .load import Document, Draft, Place
 from .objects import Objects
+from .plain import PLAIN
 from .shape import ANYTHING, Shape
 from .strings import EVERYTHING
 
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 UNEVALUATED = frozenset(["unevaluatedProperties", "unevaluatedItems"])
+ONLY_TYPE = {"type"}
 MAX_ALTERNATIVES = 256
 MAX_DEPTH = 32  # schemas read inside one another; what is deeper is read later
 
@@ -79,13 +82,22 @@ class Parser:
         except InProgress as loop:
             raise self_reference(reference_in(loop.formula)) from None
 
-    def schema(self, place: Place) -> Formula:
-        if isinstance(place.raw, bool):
-            return TRUE if place.raw else FALSE
-        if not isinstance(place.raw, dict):
+    def schema(self, place: Place, *keys: str | int) -> Formula:
+        """The formula of the schema at a place, or at `keys` below it."""
+        raw = place.raw
+        for key in keys:
+            raw = raw[key]  # type: ignore[index]
+        if isinstance(raw, bool):
+            return TRUE if raw else FALSE
+        if isinstance(raw, dict):
+            said = raw.keys() & MEANING
+            if not said:
+                return TRUE
+            if said == ONLY_TYPE and isinstance(name := raw["type"], str) and name in PLAIN:
+                return PLAIN[name]
+        place = place.at(*keys) if keys else place
+        if not isinstance(raw, dict):
             raise ConstraintError(Code.INVALID, place.pointer, "a schema must be an object or a boolean")
-        if not place.raw:
-            return TRUE
         place = self._document.enter(place)
         assert isinstance(place.raw, dict)
         # what is unevaluated in a value may depend on a schema that is being read: it is read when it is needed
@@ -116,6 +128,8 @@ class Parser:
         if not UNEVALUATED.isdisjoint(place.raw):
             return self._formulas.any_of([formula for formula, _ in self.alternatives(place)])
         own = self.algebra.shape(self._leaf.shape(place))
+        if COMBINING.keys().isdisjoint(place.raw):
+            return own
         parts = [[own] if make is None else make(self, place) for make in _ordered(place, COMBINING)]
         return self._formulas.all_of([formula for part in parts for formula in part])
 
@@ -142,17 +156,17 @@ class Parser:
         yield self._formulas.one_of(map(self.schema, values.schemas(place, "oneOf")))
 
     def _not(self, place: Place) -> Iterator[Formula]:
-        yield self._formulas.negation(self.schema(place.at("not")))
+        yield self._formulas.negation(self.schema(place, "not"))
 
     def _if(self, place: Place) -> Iterator[Formula]:
-        condition = self.schema(place.at("if"))
+        condition = self.schema(place, "if")
         both = self._formulas.all_of((condition, self._branch(place, "then")))
         neither = self._formulas.all_of((self._formulas.negation(condition), self._branch(place, "else")))
         yield self._formulas.any_of((both, neither))
 
     def _branch(self, place: Place, keyword: str) -> Formula:
         assert isinstance(place.raw, dict)
-        return self.schema(place.at(keyword)) if keyword in place.raw else TRUE
+        return self.schema(place, keyword) if keyword in place.raw else TRUE
 
     def _referenced(self, place: Place) -> Iterator[Formula]:
         assert isinstance(place.raw, dict)
@@ -221,7 +235,7 @@ class Parser:
             "additionalProperties" in raw,
             len(counted),
             isinstance(items, dict | bool) or (isinstance(items, list) and "additionalItems" in raw),
-            (self.schema(place.at("contains")),) if contained else (),
+            (self.schema(place, "contains"),) if contained else (),
         )
 
     def _close(self, place: Place, formula: Formula, seen: Seen) -> Alternative:
@@ -229,12 +243,12 @@ class Parser:
         assert isinstance(place.raw, dict)
         shape = ANYTHING
         if "unevaluatedProperties" in place.raw:
-            value = self.schema(place.at("unevaluatedProperties"))
+            value = self.schema(place, "unevaluatedProperties")
             if not seen.every_name:
                 shape = replace(shape, objects=(_unseen_names(seen, value),))
             seen = replace(seen, every_name=True)
         if "unevaluatedItems" in place.raw:
-            item = self._formulas.any_of((self.schema(place.at("unevaluatedItems")), *seen.contained))
+            item = self._formulas.any_of((self.schema(place, "unevaluatedItems"), *seen.contained))
             if not seen.every_item:
                 shape = replace(shape, arrays=(Arrays((TRUE,) * seen.items, item),))
             seen = replace(seen, every_item=True)
@@ -276,7 +290,7 @@ class Parser:
         then, otherwise = (
             self.alternatives(place.at(branch)) if branch in place.raw else unconstrained for branch in ("then", "else")
         )
-        not_met = [(self._formulas.negation(self.schema(place.at("if"))), BLIND)]
+        not_met = [(self._formulas.negation(self.schema(place, "if")), BLIND)]
         met = self._product(place, [self.alternatives(place.at("if")), then])
         yield met + self._product(place, [not_met, otherwise])
 
@@ -315,6 +329,8 @@ SEEING = {
     "dependentSchemas": Parser._seen_dependent,
     "dependencies": Parser._seen_dependent,
 }
+
+MEANING = LEAF_KEYWORDS | UNEVALUATED | COMBINING.keys()  # of the value; other keywords name a schema, or annotate
 
 
 def self_reference(place: Place) -> ConstraintError:
