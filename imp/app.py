@@ -98,9 +98,20 @@ def read_model(settings: Settings, progress: Callable[[str], None]) -> tuple[Pat
     if own.script is not None:
         if own.model is not None:
             raise ScriptError("--script and --model exclude each other")
+        if settings.speculative.draft_model is not None:
+            raise ScriptError("--script and --draft-model exclude each other")
         return own.script, load_script(own.script, settings)
     path = choose_model(settings)
-    return None if path is None else (path, bundle.load(path, settings, progress))
+    return None if path is None else (path, load_model(path, settings, progress))
+
+
+def load_model(path: Path, settings: Settings, progress: Callable[[str], None]) -> Bundle:
+    """A model with its draft model, where the settings name one. Raises what EXIT_CODES lists."""
+    draft = settings.speculative.draft_model
+    if draft is not None and not settings.speculative.k:
+        raise models.ModelError("--draft-model has nothing to do where speculative.k is 0")
+    found = None if draft is None else models.find_model(draft, settings.model.models_dir)
+    return bundle.load(path, settings, progress, found)
 
 
 def run(settings: Settings) -> int:
@@ -318,7 +329,7 @@ class App:
 
     def _reload_model(self, path: Path, settings: Settings) -> Bundle:
         """Load a model while the server runs; on a thread."""
-        return bundle.load(path, settings, lambda line: log.info("%s", line))
+        return load_model(path, settings, lambda line: log.info("%s", line))
 
     def _engine(self, loaded: Bundle) -> Engine:
         timeout_s = self.settings.server.queue_timeout_s

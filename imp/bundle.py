@@ -25,6 +25,7 @@ from .constrain.vocab import VocabTables, vocabulary_tables
 from .encoder import EncoderProcess
 from .memory import BLOCK_SIZE, MemoryPlan, available_bytes, plan
 from .model import arch
+from .model.drafting import DraftModel
 from .model.ops import Backend, Model, StepLimits
 from .model.plan import MaskBits
 from .model.runner import ModelRunner
@@ -35,10 +36,11 @@ from .sched.scheduler import Scheduler
 from .sched.speculation import Speculation
 from .settings import Settings
 from .speculate.lookup import SuffixLookup
+from .text.compare import difference
 from .text.decode import TextDecoder
 from .text.infill import fill_tokens
 from .text.tokenizer import Tokenizer
-from .types import Pool, Request, Runner
+from .types import Pool, Proposer, Request, Runner
 from .weights.checkpoint import Checkpoint, InvalidModel, TokenizerFiles, open_checkpoint
 
 Progress = Callable[[str], None]
@@ -81,9 +83,12 @@ class Bundle:
     runner: Runner
     scheduler: Scheduler
     memory: MemoryPlan
+    draft: Device | None = None  # where its draft model runs
 
     def close(self) -> None:
         self.backend.close()
+        if self.draft is not None:
+            self.draft.close()
 
     def watch_steps(self, watch: Callable[[str], None]) -> None:
         """Let the runner tell what part of a step it begins. One that runs no model has no parts."""
@@ -107,9 +112,9 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
     return backend
 
 
-def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
-    """Load a model. Raises InvalidModel, UnsupportedModel, InvalidTokenizer, UnsupportedTokenizer, EncoderGone,
-    memory.OutOfMemory."""
+def load(path: Path, settings: Settings, progress: Progress, draft: Path | None = None) -> Bundle:
+    """Load a model, and with it the one that guesses what it will say, `draft`. Raises InvalidModel, UnsupportedModel,
+    InvalidTokenizer, UnsupportedTokenizer, EncoderGone, memory.OutOfMemory."""
     progress(f"reading {path.name}")
     encoder = EncoderProcess(path)  # reads its vocabulary while we do the rest
     checkpoint = open_checkpoint(path)
@@ -118,9 +123,10 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
     context = min(wanted or model.context, model.context) if wanted else model.context
     compiled = compile_aside(settings.paths.cache)
     backend = new_backend(settings, progress)
+    guide = None if draft is None else Guide(draft, settings, progress)
     memory = plan(
-        checkpoint.size_bytes,
-        backend.kv_block_bytes(model, BLOCK_SIZE),
+        checkpoint.size_bytes + (guide.size_bytes if guide else 0),
+        backend.kv_block_bytes(model, BLOCK_SIZE) + (guide.block_bytes if guide else 0),
         context=context,
         rows=settings.runtime.max_batch_size,
         blocks=settings.kv_cache.max_blocks,
@@ -134,7 +140,9 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
     compiled()
     constraints.warm()
     found = facts(tokenizer, own_template, checkpoint.generation, memory.context, settings, constraints)
-    guesses = speculation(settings)
+    bits = _mask_bits(constraints)
+    proposer = guide.drafting(tokenizer, limits, bits) if guide else None
+    guesses = speculation(settings, proposer)
     bundle = Bundle(
         card=_card(path, checkpoint, model, settings),
         facts=replace(
@@ -145,12 +153,39 @@ def load(path: Path, settings: Settings, progress: Progress) -> Bundle:
         ),
         tokenizer=tokenizer,
         backend=backend,
-        runner=ModelRunner(backend, tokenizer.vocab_size, BLOCK_SIZE, _mask_bits(constraints)),
+        runner=ModelRunner(
+            backend, tokenizer.vocab_size, BLOCK_SIZE, bits, *([] if proposer is None else [proposer.follow])
+        ),
         scheduler=scheduler(tokenizer, memory, limits, settings, guesses),
         memory=memory,
+        draft=guide.backend if guide else None,
     )
     checkpoint.close()
     return bundle
+
+
+class Guide:
+    """A draft model on its way: read first, and loaded once it is known how much memory there is for it."""
+
+    def __init__(self, path: Path, settings: Settings, progress: Progress) -> None:
+        """Raises what load() does."""
+        progress(f"reading the draft model {path.name}")
+        self.path = path
+        self._encoder = EncoderProcess(path)
+        self._checkpoint = open_checkpoint(path)
+        self._model = arch.build(self._checkpoint, settings.runtime.max_seq_len)
+        self.backend = new_backend(settings, progress)
+        self.size_bytes = self._checkpoint.size_bytes
+        self.block_bytes = self.backend.kv_block_bytes(self._model, BLOCK_SIZE)
+
+    def drafting(self, tokenizer: Tokenizer, limits: StepLimits, bits: MaskBits) -> DraftModel:
+        """Raises InvalidModel where its tokens are not the `tokenizer`'s."""
+        own = Tokenizer(self._encoder.vocabulary())
+        if differs := difference(tokenizer, own, ("the model", "the draft model")):
+            raise InvalidModel(f"the draft model {self.path.name} has another vocabulary: {differs}")
+        self.backend.load(self._model, limits)
+        self._checkpoint.close()
+        return DraftModel(self.backend, tokenizer.vocab_size, limits, self._model.context, bits)
 
 
 def step_limits(memory: MemoryPlan, settings: Settings) -> StepLimits:
@@ -164,14 +199,18 @@ def step_limits(memory: MemoryPlan, settings: Settings) -> StepLimits:
     )
 
 
-def speculation(settings: Settings) -> Speculation:
+def speculation(settings: Settings, proposer: Proposer | None = None) -> Speculation:
     """What is guessed about outputs, by the settings."""
     own = settings.speculative
-    if not own.ngram or not own.k:
-        why = "speculative.k is 0" if own.ngram else "speculative.ngram is false"
-        return Speculation(most=own.k, costs=StepCosts(), jump_ahead=settings.constrained.jump_ahead, why=why)
-    lookup = SuffixLookup(settings.paths.cache, own.min_match, own.shared_tokens)
-    return Speculation(lookup, most=own.k, costs=StepCosts(), jump_ahead=settings.constrained.jump_ahead)
+    looks = own.ngram and own.k > 0
+    return Speculation(
+        SuffixLookup(settings.paths.cache, own.min_match, own.shared_tokens) if looks else None,
+        most=own.k,
+        costs=StepCosts(),
+        jump_ahead=settings.constrained.jump_ahead,
+        proposer=proposer if own.k else None,
+        why="speculative.ngram is false" if own.k else "speculative.k is 0",
+    )
 
 
 def scheduler(

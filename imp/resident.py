@@ -184,7 +184,11 @@ class Resident:
         if path is None or not await self.services.unleased(drain_s):
             raise SwapError(f"Requests of another model still run after {drain_s:g} s; try again later.")
         await self._unload()
-        settings = replace(self.settings, model=replace(self.settings.model, served_name=model))
+        settings = replace(
+            self.settings,
+            model=replace(self.settings.model, served_name=model),
+            speculative=replace(self.settings.speculative, draft_model=None),  # it is for the model it was named with
+        )
         try:
             await self._take_in(path, settings)
         except LOAD_ERRORS as error:

@@ -264,6 +264,12 @@ class Speculative:
     """Tokens that are guessed, and verified several in a step (docs/SPECULATION.md). The output is the same."""
 
     ngram: bool = setting(True, "guess what followed the same tokens before, as far as that pays")
+    draft_model: str | None = setting(
+        None,
+        "a smaller model with the same vocabulary that guesses where the text itself gives no guess",
+        flag="--draft-model",
+        metavar="PATH|NAME",
+    )
     k: int = setting(16, "tokens guessed at once for a sequence; 0: none", low=0, high=64)
     min_match: int = setting(2, "tokens that must be the same before a guess", low=1, high=16)
     shared_tokens: int = setting(

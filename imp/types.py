@@ -306,6 +306,17 @@ class Lookup(Protocol):
         """What is known of sequences that have ended."""
 
 
+class Proposer(Protocol):
+    """Guesses by computing. Not cheap: asked where its guesses are expected to pay."""
+
+    failed: str  # why it proposes nothing any more; empty: it does
+
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> float:
+        """Give each of these sequences, which have none, a draft of at most so many tokens; seconds it took.
+
+        Their blocks hold all positions but the last of these."""
+
+
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Sequence:
     """One continuation of one request: how far it has got and where its KV lives.
@@ -341,6 +352,7 @@ class Sequence:
     verified: int = 0
     predicted: int = 0
     predicted_accepted: int = 0
+    guided: int = 0  # leading positions that the draft model has computed
     history: Any = None  # the Lookup's
     drafts: Any = None  # what the scheduler has learnt of guesses about it
     scheduled_at: float = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,8 +52,8 @@ def pooled_positions(row: Row) -> range:
     return range(row.count - 1, row.count) if pool is Pool.LAST and row.reaches_end else range(0)
 
 
-def pack(batch: Batch, block_size: int) -> StepInputs:
-    """Rows in the batch's order; within a row the wanted positions are its last ones (or all, for prompt logprobs)."""
+def pack(batch: Batch, block_size: int, wants: Callable[[Row], int] = wanted_count) -> StepInputs:
+    """Rows in the batch's order; of each, logits are wanted at the last `wants(row)` positions."""
     tokens: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -72,7 +72,7 @@ def pack(batch: Batch, block_size: int) -> StepInputs:
             span = range(start, end)
             positions += span
             slots += [blocks[p // block_size] * block_size + p % block_size for p in span]
-        count = wanted_count(row)
+        count = wants(row)
         wanted += range(len(tokens) - count, len(tokens))
         if row.seq.request.pool is not None:
             pooled += [row_starts[-1] + i for i in pooled_positions(row)]

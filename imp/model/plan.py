@@ -86,6 +86,11 @@ def draws_of(row: Row) -> list[Draw]:
 def plan_step(batch: Batch, vocab: int, width: int, bits: MaskBits) -> tuple[SamplingPlan, list[list[Draw]]]:
     """The plan of a step whose logits are [R, width], and the draws of each row. Tokens >= vocab are never drawn."""
     by_row = [draws_of(row) for row in batch.rows]
+    return plan_draws(by_row, vocab, width, bits), by_row
+
+
+def plan_draws(by_row: list[list[Draw]], vocab: int, width: int, bits: MaskBits) -> SamplingPlan:
+    """The plan of these draws; those in a list follow each other in one sequence."""
     draws = [draw for row in by_row for draw in row]
     floats = np.array([_floats(d) for d in draws], np.float32).reshape(len(draws), 12).T.copy()
     ints = np.array([_ints(d) for d in draws], np.int32).reshape(len(draws), 4).T.copy()
@@ -121,7 +126,7 @@ def plan_step(batch: Batch, vocab: int, width: int, bits: MaskBits) -> tuple[Sam
         mask_tokens=bits.tokens,
         mask_aliases=bits.aliases,
         vocab=min(vocab, width),
-    ), by_row
+    )
 
 
 def _floats(draw: Draw) -> tuple[float, ...]:

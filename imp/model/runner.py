@@ -13,13 +13,25 @@ from .plan import Draw, MaskBits, plan_step
 from .sampling import Drawn, logprobs_at
 
 
+def _alone(batch: Batch) -> None: ...
+
+
 class ModelRunner:
     """Owned by the engine thread. `vocab`: the tokenizer's size; logits past it are padding and never drawn.
-    `bits`: what the constraints' masks are made of; the vocabulary in its order unless said."""
+    `bits`: what the constraints' masks are made of; the vocabulary in its order unless said. `follow`: is told of every
+    step before it is computed."""
 
-    def __init__(self, backend: Backend, vocab: int, block_size: int, bits: MaskBits | None = None):
+    def __init__(
+        self,
+        backend: Backend,
+        vocab: int,
+        block_size: int,
+        bits: MaskBits | None = None,
+        follow: Callable[[Batch], None] = _alone,
+    ):
         self.backend, self.vocab, self.block_size = backend, vocab, block_size
         self.bits = bits or MaskBits.in_order(vocab)
+        self.follow = follow
         self.watch: Callable[[str], None] = _unwatched  # told what part of a step begins
 
     def step(self, batch: Batch) -> list[RowResult]:
@@ -28,6 +40,7 @@ class ModelRunner:
         self.watch("forward")
         if batch.copies:
             self.backend.copy_blocks(batch.copies)
+        self.follow(batch)
         logits = self.backend.run(inputs)
         self.watch("sample")
         results = self._draw(batch, logits) if len(logits) else [RowResult([]) for _ in batch.rows]

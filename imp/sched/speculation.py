@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from imp.sched.costs import StepCosts
 from imp.sched.odds import Odds, Texture, kind
-from imp.types import Constraint, Lookup, Sequence, Source
+from imp.sched.proposals import MODEL, Proposals
+from imp.types import Constraint, Lookup, Proposer, Sequence, Source
 
 MARGIN = 1.03  # guesses must promise so much more than no guesses
 RETRY = 32  # in one step of so many, costs are taken for lower than they were measured: that may have changed ...
@@ -34,8 +35,8 @@ class Candidate:
 
 class Speculation:
     """lookup: None: only what is forced or proposed is verified.  most: tokens of a draft.  costs: None: everything
-    that there is room for is verified, whatever it costs.  jump_ahead: what a constraint forces is a guess.  why: for
-    people, where there is no lookup."""
+    that there is room for is verified, whatever it costs.  jump_ahead: what a constraint forces is a guess.
+    proposer: a draft model.  why: for people, where nothing guesses."""
 
     def __init__(
         self,
@@ -44,12 +45,23 @@ class Speculation:
         most: int = 16,
         costs: StepCosts | None = None,
         jump_ahead: bool = True,
+        proposer: Proposer | None = None,
         why: str = "no drafter is configured",
     ) -> None:
         self.lookup, self.most, self.costs, self.jump_ahead = lookup, most, costs, jump_ahead
-        self.mode = ("off", why) if lookup is None else ("ngram", "what followed the same tokens before, if it pays")
         self.odds = Odds()
+        self.proposals = None if proposer is None else Proposals(proposer, most, costs, self.odds)
+        self._why = why
         self._steps = 0
+        self._proposing_s = 0.0  # of the step in preparation
+
+    @property
+    def mode(self) -> tuple[str, str]:
+        """What guesses, and why that: for people."""
+        names = [name for name, there in (("ngram", self.lookup), ("draft_model", self.proposals)) if there]
+        if self.proposals is not None and self.proposals.proposer.failed:
+            return "+".join(names[:-1]) or "off", self.proposals.proposer.failed
+        return ("+".join(names), "as far as it pays") if names else ("off", self._why)
 
     @property
     def off(self) -> str:
@@ -57,29 +69,69 @@ class Speculation:
         mode, why = self.mode
         return why if mode == "off" else ""
 
-    def draft(self, decoding: list[Sequence], spare: int, room: Callable[[Sequence], int]) -> None:
+    def draft(
+        self,
+        decoding: list[Sequence],
+        spare: int,
+        room: Callable[[Sequence], int],
+        reserve: Callable[[Sequence, int], bool],
+    ) -> None:
         """Give these sequences their drafts, the most urgent first: `spare` tokens in all at most.
 
         A draft that is there already was proposed by the runner. room(seq): tokens that can be appended before the
-        one that fills the sequence.
+        one that fills the sequence. reserve(seq, count): take blocks for so many of its positions; False: there are
+        none.
         """
         self._steps += 1
+        self._proposing_s = 0.0
         spare = max(spare, 0)
         pays = self._could_pay(len(decoding), spare)
         found = []
         for seq in decoding:
+            if seq.drafts is not None:
+                seq.drafts.tokens = []
             candidate = self._candidate(seq, room, pays) if pays or seq.draft or seq.constraint is not None else None
             if candidate is not None:
                 found.append((seq, candidate))
-        if not found:
+        expected = 0.0
+        if found:
+            depths, expected = self._depths(found, len(decoding), spare)
+            for (seq, candidate), depth in zip(found, depths, strict=True):
+                seq.draft = candidate.tokens[:depth]
+        if self.proposals is not None and not self.proposals.proposer.failed:
+            self._ask(self.proposals, decoding, spare, expected, room, reserve)
+
+    def _ask(
+        self,
+        proposals: Proposals,
+        decoding: list[Sequence],
+        spare: int,
+        expected: float,
+        room: Callable[[Sequence], int],
+        reserve: Callable[[Sequence, int], bool],
+    ) -> None:
+        """Let the draft model guess about those for whom nothing better is known. expected: right guesses of others."""
+        free = [seq for seq in decoding if not seq.draft and _may_be_guessed(seq)]
+        taken = sum([len(seq.draft) for seq in decoding])
+        if not free or spare - taken < len(free):
             return
-        depths = self._depths(found, len(decoding), spare)
-        for (seq, candidate), depth in zip(found, depths, strict=True):
-            seq.draft = candidate.tokens[:depth]
+        for seq in free:
+            seq.drafts = seq.drafts or Candidate()
+        factors = [seq.drafts.text.factor for seq in free]
+        rows = len(decoding)
+        depth = proposals.depth(factors, spare - taken, rows + taken, rows + expected, MARGIN)
+        if not depth:
+            return
+        free = [seq for seq in free if reserve(seq, 1 + min(depth, room(seq)))]
+        self._proposing_s = proposals.ask(free, depth, room)
+        for seq in free:
+            seq.drafts.tokens, seq.drafts.kinds = seq.draft.copy(), [MODEL] * len(seq.draft)
+            seq.drafts.predicted = range(0)
 
     def verified(self, seq: Sequence, tokens: list[int], accepted: int) -> None:
         """So many of its draft's tokens were right; `tokens` are all that were drawn."""
         drafted, candidate = len(seq.draft), seq.drafts
+        seq.guided = min(seq.guided, len(seq.tokens) + accepted)  # what was computed behind these is another text's
         if drafted:
             seq.drafted += drafted
             seq.accepted += accepted
@@ -98,9 +150,9 @@ class Speculation:
         candidate.tokens = []
 
     def took(self, positions: int, seconds: float) -> None:
-        """The duration of a step of decode rows alone."""
+        """The duration of a step of decode rows alone, its preparation included."""
         if self.costs is not None:
-            self.costs.learn(positions, seconds)
+            self.costs.learn(positions, seconds - self._proposing_s)
 
     def ended(self, seq: Sequence) -> None:
         if self.lookup is not None:
@@ -152,14 +204,16 @@ class Speculation:
         candidate.tokens, candidate.kinds = _until_stop(tokens, request.limits.stop_ids), kinds
         return candidate if candidate.tokens else None
 
-    def _depths(self, found: list[tuple[Sequence, Candidate]], rows: int, spare: int) -> list[int]:
-        """How many tokens of each candidate the step should verify."""
+    def _depths(
+        self, found: list[tuple[Sequence, Candidate]], rows: int, spare: int
+    ) -> tuple[list[int], float]:
+        """How many tokens of each candidate the step should verify, and how many of all these are likely right."""
         if self.costs is None:
             depths = []
             for _, candidate in found:
                 depths.append(min(len(candidate.tokens), spare))
                 spare -= depths[-1]
-            return depths
+            return depths, 0.0
         chance, chances = self.odds.chance, []
         for i, (_, candidate) in enumerate(found):
             factor, value = candidate.text.factor, 1.0
@@ -168,9 +222,10 @@ class Speculation:
                 chances.append((value, i))
         chances.sort(key=_value, reverse=True)  # within a candidate they fall, and equal ones keep their order
         depths = [0] * len(found)
-        for _, i in chances[: self._best(chances[:spare], rows)]:
+        taken = chances[: self._best(chances[:spare], rows)]
+        for _, i in taken:
             depths[i] += 1
-        return depths
+        return depths, sum([value for value, _ in taken])
 
     def _best(self, chances: list[tuple[float, int]], rows: int) -> int:
         """The number of guesses, likeliest first, with which a step gives most tokens for its time."""
@@ -185,6 +240,10 @@ class Speculation:
             if rate > most:
                 best, most = count, rate
         return best
+
+
+def _may_be_guessed(seq: Sequence) -> bool:
+    return seq.request.drafting.wanted and not seq.request.sampling.mirostat
 
 
 def _value(chance: tuple[float, int]) -> float:
