@@ -105,10 +105,10 @@ class Places:
 
     def make_room(self, seq: Sequence) -> bool:
         """Blocks for a decode row. Nobody is preempted for a guess. False: `seq` itself had to go."""
-        if self._grow(seq, 1 + len(seq.draft)):
+        if self.grow(seq, 1 + len(seq.draft)):
             return True
         seq.draft.clear()
-        while not self._grow(seq, 1):
+        while not self.grow(seq, 1):
             if len(self.running) == 1 and self.pool.unpin_oldest():
                 continue
             victim = self.running[-1]
@@ -117,7 +117,8 @@ class Places:
                 return False
         return True
 
-    def _grow(self, seq: Sequence, count: int) -> bool:
+    def grow(self, seq: Sequence, count: int) -> bool:
+        """Blocks for `count` positions behind those computed. False: there are too few, and none is taken."""
         need = -(-(seq.computed + count) // self.pool.size) - len(seq.blocks)
         taken = self.pool.take(max(need, 0))
         if taken is None:

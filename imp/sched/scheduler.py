@@ -274,7 +274,8 @@ class Scheduler:
         size = self.pool.size
         decoding = [seq for seq in decoding if seq.blocks]  # some may have had to go for who came in
         if decoding:
-            self.speculation.draft(decoding, self._spare_positions_for_drafts(), self._room_for_guesses, self._grow)
+            spare = self._spare_positions_for_drafts()
+            self.speculation.draft(decoding, spare, self._room_for_guesses, self.places.grow)
         for seq in decoding:
             if not seq.blocks:
                 break  # it was a victim, and so are those behind it

@@ -135,10 +135,11 @@ def test_guesses_stay_right_in_a_batch_whose_prompts_come_in_pieces(twins):
 
 
 def test_guesses_stay_right_after_preemptions_and_with_shared_prompts(twins):
-    """Blocks are taken away, given to others, shared and copied; 14 of them are too few for all."""
+    """Blocks are taken away, given to others, shared and copied; 14 of them are too few for all, and the
+    later ones are the more urgent."""
     shared = tuple(random.Random("shared").randrange(VOCAB) for _ in range(40))
     tails = [request(f"r{i}", SAMPLINGS["warm"], 3 + 5 * i) for i in range(7)]
-    requests = [replace(each, prompt=shared + each.prompt, n=1 + i % 2) for i, each in enumerate(tails)]
+    requests = [replace(each, prompt=shared + each.prompt, n=1 + i % 2, priority=-i) for i, each in enumerate(tails)]
     found = same(twins, requests, blocks=14, stagger=2)
     stats = twins.sched.snapshot()
     assert stats.preemptions and stats.cache_hits
