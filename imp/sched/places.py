@@ -11,7 +11,7 @@ has then still no less than its own.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from imp.sched.blocks import BlockPool
 from imp.sched.lengths import Lengths
@@ -32,12 +32,17 @@ class Places:
         self.lengths = Lengths()
         self.copied: list[tuple[Sequence, Copy]] = []  # blocks to be copied in the step in progress, and for whom
         self._counters = counters
+        self._holdings: _Holdings | None = None
+        self._growth: int | None = None  # of all that run, in a step
 
     def everyone(self) -> Iterator[Sequence]:
         for queue in (self.running, self.waiting):
             for seq in queue:
                 yield seq
                 yield from seq.followers
+
+    def begin_step(self) -> None:
+        self.copied, self._holdings, self._growth = [], None, None
 
     # -- coming and going -------------------------------------------------------------------------
 
@@ -66,12 +71,16 @@ class Places:
         return bool(victims)
 
     def _come_in(self, seq: Sequence, found: Found) -> None:
+        self._holdings = None
         self._hold_blocks(seq, found)
+        if self._growth is not None:
+            self._growth += self.growth([seq])
         self.waiting.remove(seq)
         insort(self.running, seq, key=rank)
 
     def preempt(self, seq: Sequence) -> None:
         """From `running` to `waiting`."""
+        self._holdings = self._growth = None
         self.running.remove(seq)
         self._counters.preemptions += 1
         self.drop(seq)
@@ -139,27 +148,36 @@ class Places:
         seq.published = len(cached)
         seq.computed = len(cached) * pool.size + found.rows
 
-    def growth(self, seq: Sequence) -> int:
-        """Blocks it is expected to need beside those for its tokens."""
-        tokens, size = len(seq.tokens), self.pool.size
-        more = max(min(self.lengths.expected, seq.request.limits.max_tokens) - seq.generated, 1)
-        return -(-(tokens + more) // size) - (len(seq.blocks) or -(-tokens // size))
+    def growth(self, seqs: Iterable[Sequence]) -> int:
+        """Blocks that these are expected to need beside those they have, or those for their tokens."""
+        expected, size, blocks = self.lengths.expected, self.pool.size, 0
+        for seq in seqs:
+            request, tokens = seq.request, len(seq.tokens)
+            most = request.limits.max_tokens
+            length = len(request.prompt) + (most if most < expected else expected)
+            more = -(-(length if length > tokens else tokens + 1) // size) - (len(seq.blocks) or -(-tokens // size))
+            if more > 0:
+                blocks += more
+        return blocks
 
     @property
     def reserved(self) -> int:
         """Blocks that are kept back, when somebody is let in, for what those who run are expected to say still."""
-        return min(sum([max(self.growth(seq), 0) for seq in self.running]), self.pool.available)
+        return min(self.growth(self.running), self.pool.available)
 
     def _fits(self, seq: Sequence, found: Found) -> bool:
-        return len(self.running) < self.max_rows and self._need(seq, found, self.running) <= self.pool.available
+        if len(self.running) == self.max_rows:
+            return False
+        if self._growth is None:
+            self._growth = self.growth(self.running)
+        need = self._need(seq, found)
+        if self.running:
+            need += self._growth + self.growth([seq])
+        return need <= self.pool.available
 
-    def _need(self, seq: Sequence, found: Found, beside: list[Sequence]) -> int:
-        """Blocks it needs to run beside these. Alone it does with those for its tokens."""
-        pool = self.pool
-        need = -(-len(seq.tokens) // pool.size) - len(found.blocks) + pool.idle_among(found.blocks)
-        if beside:
-            need += self.growth(seq) + sum([max(self.growth(each), 0) for each in beside])
-        return need
+    def _need(self, seq: Sequence, found: Found) -> int:
+        """Blocks it takes from those that are available. Alone it does with these, whatever it may say."""
+        return -(-len(seq.tokens) // self.pool.size) - len(found.blocks) + self.pool.idle_among(found.blocks)
 
     # -- who has to go ----------------------------------------------------------------------------
 
@@ -173,39 +191,54 @@ class Places:
             gone.append(victim)
             beside.remove(victim)
             spare += sum([self.pool.refs[b] == 1 and b not in wanted for b in victim.blocks])
-            if len(beside) < self.max_rows and self._need(seq, found, beside) <= spare:
+            need = self._need(seq, found) + (self.growth([seq, *beside]) if beside else 0)
+            if len(beside) < self.max_rows and need <= spare:
                 return gone
         return []
 
     def _displaceable(self, seq: Sequence) -> Iterator[Sequence]:
         """Those who run that may have to go for it, the least urgent first."""
-        fair = _Shares(self, seq)
-        for victim in reversed(self.running):
-            if outranks(seq, victim) or fair.gives(victim):
-                yield victim
+        if self._holdings is None:
+            self._holdings = _Holdings(self)
+        may_go = self._holdings.claimed_by(seq)
+        if may_go is not None:
+            yield from filter(may_go, reversed(self.running))
 
 
-class _Shares:
-    """What of places and blocks each owner has, while somebody looks for those who have more than he."""
+class _Holdings:
+    """What of places and blocks the owners of those who run have, as it is in one step until somebody comes or goes."""
 
-    def __init__(self, places: Places, seq: Sequence) -> None:
-        self.places, self.seq = places, seq
+    def __init__(self, places: Places) -> None:
+        self.places = places
         self.used: dict[str, float] = {}
-        if any(each.request.owner != seq.request.owner for each in places.running):
-            for each in places.running:
-                self.used[each.request.owner] = self.used.get(each.request.owner, 0.0) + self._of(each)
-        self.own = self.used.pop(seq.request.owner, 0.0) + self._of(seq)
+        self.last_class = 0
+        for seq in places.running:
+            request = seq.request
+            self.used[request.owner] = self.used.get(request.owner, 0.0) + self._of(seq)
+            self.last_class = max(self.last_class, request.priority)
 
     def _of(self, seq: Sequence) -> float:
         places = self.places
         blocks = len(seq.blocks) or -(-len(seq.tokens) // places.pool.size)
         return max(1.0 / places.max_rows, blocks / places.pool.count)
 
-    def gives(self, victim: Sequence) -> bool:
-        """Its owner has no less than the other one when it is gone, and it is in no more urgent class."""
-        owner = victim.request.owner
-        left = self.used.get(owner, 0.0) - self._of(victim)
-        if left < self.own or victim.request.priority < self.seq.request.priority:
-            return False
-        self.used[owner] = left
-        return True
+    def claimed_by(self, seq: Sequence) -> Callable[[Sequence], bool] | None:
+        """Who has to go for it, asked of one after the other; None: nobody.
+
+        Those of less urgent classes, and those whose owner has no less than its owner when they are gone, if they are
+        in no more urgent class.
+        """
+        request, left = seq.request, dict(self.used)
+        own = left.pop(request.owner, 0.0) + self._of(seq)
+        if request.priority >= self.last_class and own >= max(left.values(), default=0.0):
+            return None
+
+        def goes(victim: Sequence) -> bool:
+            owner = victim.request.owner
+            rest = left.get(owner, 0.0) - self._of(victim)
+            if not outranks(seq, victim) and (rest < own or victim.request.priority < request.priority):
+                return False
+            left[owner] = rest
+            return True
+
+        return goes

@@ -7,7 +7,7 @@ plan() and apply() alternate strictly; everything else may come between them, ne
 A step. Sequences come in in the order of their turns (turns.py), as long as there are places and blocks (places.py).
 Every one that decodes gets its row. What is left of `max_tokens` is shared among prompts (shares.py), but beside rows
 that decode only as much as is computed soon (pace.py). A prompt of a more urgent class has steps for itself: the rows
-of less urgent ones yield, though never in more than YIELDS steps one after the other.
+of less urgent ones yield, though in no more than half of the steps in the long run.
 
 A constraint is advanced here alone, by tokens that were really drawn. A runner that walks it along a draft to get
 masks rolls it back before it returns.
@@ -44,7 +44,7 @@ from imp.types import (
 )
 
 LOOKAHEAD = 8  # waiting sequences that are considered for admission in one step
-YIELDS = 3  # steps one after the other in which rows may have to yield
+YIELDS = 3  # steps one after the other in which rows may have to yield; one without has to follow for each
 
 
 class Scheduler:
@@ -91,7 +91,7 @@ class Scheduler:
         self._turns = Turns()
         self._live: dict[str, int] = {}  # request id -> sequences that have not ended
         self._arrivals = 0
-        self._yielded = 0  # steps one after the other in which rows had to yield
+        self._patience = YIELDS  # steps in which rows can still be made to yield
         self._in_step = False
         self._planned_at = 0.0
         self._load = Load()  # of the step in progress
@@ -148,7 +148,7 @@ class Scheduler:
         running = self.running
         if not running and not self.waiting:
             return None
-        self.places.copied = []
+        self.places.begin_step()
         decoding = [seq for seq in running if seq.computed + 1 == len(seq.tokens)]
         prompts = [seq for seq in running if seq.computed + 1 < len(seq.tokens)]
         if self.waiting:
@@ -249,10 +249,10 @@ class Scheduler:
 
     def _hurried(self, prompts: list[Sequence]) -> Sequence | None:
         """The prompt for which less urgent classes yield in this step. `prompts` are sorted by rank."""
-        if prompts and self._yielded < YIELDS and any(outranks(prompts[0], seq) for seq in self.running):
-            self._yielded += 1
+        if prompts and self._patience and any(outranks(prompts[0], seq) for seq in self.running):
+            self._patience -= 1
             return prompts[0]
-        self._yielded = 0
+        self._patience = min(self._patience + 1, YIELDS)
         return None
 
     def _prompt_budget(self, prompts: list[Sequence], positions: int, keys: int) -> int:
