@@ -220,7 +220,7 @@ def scheduler(
 
     def new_decoder(request: Request) -> TextDecoder:
         asked, tail = request.limits, request.prompt[-8:]
-        shown = asked.skip_special, tail, asked.visible_ids, asked.reasoning
+        shown = asked.skip_special, tail, asked.visible_ids, asked.reasoning, asked.headers
         return TextDecoder(tokenizer, asked.stop_strings, asked.include_stop, *shown)
 
     return Scheduler(

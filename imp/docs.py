@@ -11,6 +11,7 @@ from typing import Any, cast
 from imp import absent, settings
 from imp.chat import switches, tool_prompt
 from imp.chat.formats import reasoning, registry
+from imp.constrain.framing import Frame
 from imp.constrain.schema import KEYWORDS
 from imp.http.fields import Field, markdown
 from imp.http.router import Access, Route
@@ -70,6 +71,10 @@ are left out).
 A template of none of these has the tags that it puts around an earlier answer's reasoning, and one without any has a
 pair of these that are control tokens of the vocabulary. Whether the model thinks is read from the end of the prompt:
 open, closed, or left to the output. `--reasoning-format none` leaves reasoning in the content, its markers with it.
+
+Where an answer must have a form, what stands around it is written before it, and may be written behind it: for Granite,
+Apriel and Hunyuan behind reasoning only. None of it is part of the answer. A marker that is a control token of the
+vocabulary is that token; text that is only spelled like it is text.
 
 ## Switching it
 
@@ -215,15 +220,25 @@ def formats_page() -> str:
         [whose, *_] = (module.__doc__ or "").partition(":")
         example = tool_prompt.written([("NAME", {"KEY": "VALUE"})], format.envelopes[0])
         calls.append(f"| `{format.name}` | {' '.join(whose.split())} | {_code(example)} |")
-    marks = ["| whose | before | behind |", "| --- | --- | --- |"]
+    marks = ["| whose | before | behind | around the answer |", "| --- | --- | --- | --- |"]
     for kind in reasoning.KINDS:
-        marks.append(f"| {kind.models} | {_code(kind.thinking.open)} | {_code(kind.thinking.close)} |")
+        around = " or ".join(map(_around, kind.thinking.frames))
+        marks.append(f"| {kind.models} | {_code(kind.thinking.open)} | {_code(kind.thinking.close)} | {around} |")
     turns = ["| variable | on | off |", "| --- | --- | --- |"]
     turns += [f"| `{each.name}` | `{json.dumps(each.on)}` | `{json.dumps(each.off)}` |" for each in switches.SWITCHES]
     turns.append(f"| the system message | `{switches.WORDS.on}` | `{switches.WORDS.off}` |")
     efforts = ", ".join(f"`{name}`" for name in switches.EFFORTS)
     tables = ("\n".join(rows) + "\n" for rows in (calls, marks, turns))
     return FORMATS.format(*tables, efforts=efforts)
+
+
+def _around(frame: Frame) -> str:
+    """What stands around an answer that must have a form."""
+    opener, closer = (
+        "".join(each for each in ((text,) if isinstance(text, str) else text) if isinstance(each, str))
+        for text in (frame.opener, frame.closer)
+    )
+    return _code(f"{opener}...{closer}")
 
 
 def _code(text: str) -> str:

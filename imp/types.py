@@ -67,6 +67,19 @@ class Reasoning:
     open: str
     close: str
     started: bool  # the prompt ends inside it; else it may begin with the output's first text
+    turn: str = ""  # what begins the next message behind it, where an output is several
+    late: bool = False  # where it is closed at once, it may go on all the same, and be closed again
+    again: str | None = None  # where there may be more of it later: what `open` has in common with other openers
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """Of outputs that are several messages: what stands between one of `begins` and one of `ends` is said to nobody.
+    first: how a header goes on that the prompt has begun; "": it begins none."""
+
+    begins: tuple[str, ...]
+    ends: tuple[str, ...]
+    first: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,8 @@ class Limits:
     skip_special: bool = True  # control tokens leave no text
     visible_ids: frozenset[int] = frozenset()  # but for these, whose text says where parts of the answer begin and end
     reasoning: Reasoning | None = None  # stop strings wait for its end; its tokens are counted
+    headers: Headers | None = None  # no stop strings are looked for in them
+    frame: Hashable | None = None  # constrain.framing.Frame: what stands around an answer that must have a form
 
 
 class Constraint(Protocol):
@@ -126,6 +141,7 @@ class ConstraintSpec:
     compact: bool | None = None  # JSON without whitespace; None: as the server is set
     envelopes: tuple[Hashable, ...] = ()  # for TOOLS, constrain.tools.Envelope: the ways in which calls may be written
     reasoning: Reasoning | None = None  # may come first, or has begun already: it is free text
+    frame: Hashable | None = None  # constrain.framing.Frame: what stands around an answer in words
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class Answer:
         self._space = ""  # at the end of text or reasoning: passed on when more comes
         self._guard: JsonGuard | None = None
         self._dropping = False
-        self._seam = False  # reasoning came before, which was dropped
+        self._seam = False  # something came before that is no part, or was dropped
 
     def events(self) -> list[Event]:
         events, self._events = self._events, []
@@ -47,7 +47,14 @@ class Answer:
 
     def thought(self) -> None:
         """The reasoning is over."""
+        self._seam = True
         if self._open is Channel.REASONING:
+            self._close()
+
+    def edge(self) -> None:
+        """The text begins or ends here: white space beside it is none of it."""
+        self._seam, self._space = True, ""
+        if self._open is Channel.TEXT:
             self._close()
 
     def message(self) -> None:

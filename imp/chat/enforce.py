@@ -25,9 +25,9 @@ def enforced(
 
     answer: what a text must be, where it was said.
     """
-    reasoning = request.limits.reasoning
+    limits = request.limits
     spec = _calls(tools, calling, answer, facts) if tools else answer
-    return None if spec is None else replace(spec, reasoning=reasoning)
+    return None if spec is None else replace(spec, reasoning=limits.reasoning, frame=limits.frame)
 
 
 def limited(chat: ChatRequest, request: Request, facts: ModelFacts) -> Request:
@@ -35,11 +35,20 @@ def limited(chat: ChatRequest, request: Request, facts: ModelFacts) -> Request:
     reasoning = request.limits.reasoning
     if reasoning is None or facts.constraints is None:
         return request
-    close = facts.tokenizer.encode(reasoning.close, add_special=False, parse_special=True)
+    close = _marker(reasoning.close, facts)
     budget = budget_of(chat, request, facts)
     if budget >= request.limits.max_tokens:  # to end there would leave no room for an answer either
         budget = ENDLESS
-    return replace(request, constraint=facts.constraints.thinking(reasoning, budget, close, request.constraint))
+    if budget <= len(close) or chat.structured or chat.calling.required:  # nothing may come behind a marker but these
+        reasoning = replace(reasoning, late=False)
+    begun = len(_marker(reasoning.turn + reasoning.open, facts))
+    inner, headers = request.constraint, request.limits.headers
+    grammar = facts.constraints.thinking(reasoning, budget, close, inner, headers, begun)
+    return replace(request, constraint=grammar, limits=replace(request.limits, reasoning=reasoning))
+
+
+def _marker(text: str, facts: ModelFacts) -> list[int]:
+    return facts.tokenizer.encode(text, add_special=False, parse_special=True)
 
 
 def _calls(

@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from ..constrain.errors import ConstraintError
-from ..types import CompiledGrammar, ConstraintSpec, Limits, Pool, Reasoning, Request, Sampling
+from ..text.spelled import BREAK
+from ..types import CompiledGrammar, ConstraintSpec, Headers, Limits, Pool, Reasoning, Request, Sampling
 from . import switches, tool_prompt
 from .guessing import LONGEST, drafting
 from .keeping import kept_tokens
@@ -21,9 +22,6 @@ from .message import ChatRequest, CompletionRequest, Message, Options, Refused
 from .salt import salt
 from .speech import TEXT_ONLY, Speech, Voice
 from .template import ChatTemplate, TemplateError
-
-# a character that no text carries into a tokenizer by accident: it splits control-token spellings that clients wrote
-_SPLIT = "\U0010fffd"
 
 
 class TokenizerLike(Protocol):
@@ -48,7 +46,13 @@ class ConstraintCompiler(Protocol):
         """May take seconds. Raises ConstraintError; soon after `stop` turns true, too."""
 
     def thinking(
-        self, reasoning: Reasoning, budget: int, close_tokens: Sequence[int], inner: CompiledGrammar | None
+        self,
+        reasoning: Reasoning,
+        budget: int,
+        close_tokens: Sequence[int],
+        inner: CompiledGrammar | None,
+        headers: Headers | None = None,
+        open_tokens: int = 0,
     ) -> CompiledGrammar | None:
         """`inner`, or anything, with reasoning that is ended at a budget in tokens."""
 
@@ -123,8 +127,14 @@ def prepare_chat(chat: ChatRequest, facts: ModelFacts, id: str, arrived: float) 
         facts.trace_prompt(shown(rendered))
     prompt = encode_rendered(rendered, facts)
     request = _request(id, prompt, chat.options, facts, arrived)
-    reasoning = facts.voice.reasoning(rendered, _continued(rendered, chat))
-    limits = replace(request.limits, reasoning=reasoning, visible_ids=facts.visible_ids)
+    voice, continued = facts.voice, _continued(rendered, chat)
+    limits = replace(
+        request.limits,
+        reasoning=voice.reasoning(rendered, continued),
+        headers=voice.thinking.headers if voice.thinking else None,
+        frame=voice.framed(rendered, continued),
+        visible_ids=facts.visible_ids,
+    )
     pin = request.pin
     if chat.kept is not None and _shares(chat.options, facts) and len(request.prompt) == len(prompt):
         pin = kept_tokens(chat, rendered, prompt, lambda part: render(part, facts), lambda t: encode_rendered(t, facts))
@@ -314,17 +324,17 @@ def _guarded(value: Any, spellings: Sequence[str]) -> Any:
 
 
 def _guard(text: str, spellings: Sequence[str]) -> str:
-    text = text.replace(_SPLIT, "\ufffd")
+    text = text.replace(BREAK, "\ufffd")
     for spelling in spellings:
         if spelling in text:
-            text = text.replace(spelling, spelling[0] + _SPLIT + spelling[1:])
+            text = text.replace(spelling, spelling[0] + BREAK + spelling[1:])
     return text
 
 
 def encode_rendered(rendered: str, facts: ModelFacts) -> list[int]:
     """Token ids of a rendered prompt: the template's control tokens are control tokens, the marked ones stay text."""
     _check_bytes(rendered, facts)
-    first, *rest = rendered.split(_SPLIT)
+    first, *rest = rendered.split(BREAK)
     ids = facts.tokenizer.encode(first, add_special=True, parse_special=True)
     for piece in rest:
         ids += facts.tokenizer.encode(piece, add_special=False, parse_special=True)
@@ -333,7 +343,7 @@ def encode_rendered(rendered: str, facts: ModelFacts) -> list[int]:
 
 def shown(rendered: str) -> str:
     """A rendered prompt as people should see it."""
-    return rendered.replace(_SPLIT, "")
+    return rendered.replace(BREAK, "")
 
 
 def encode_prompt(prompt: str | Sequence[int], facts: ModelFacts, add_special: bool) -> list[int]:

@@ -109,6 +109,14 @@ class Reader:
         Of two that begin at the same place the longer one counts."""
         return self.take(len((yield from self.before(markers, emit))))
 
+    def soon(self, marker: str, limit: int) -> Reading[bool]:
+        """Does this come within so many characters? Consumes nothing. Waits until that is certain."""
+        while True:
+            if 0 <= self.text.find(marker) <= limit:
+                return True
+            if len(self.text) >= limit + len(marker) or not (yield from self.more()):
+                return False
+
     def before(self, markers: tuple[str, ...], emit: Emit) -> Reading[str]:
         """As `until`, but the marker is still to come."""
         while True:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..types import Limits, Reasoning
+from ..constrain.framing import Frame
+from ..text.spelled import joined
+from ..types import Headers, Limits, Reasoning
 from . import parts
 from .answer import Answer
 from .formats.base import Format, Thinking, Tool, program
@@ -19,7 +21,7 @@ class Speech:
     """format: of the calls; None: there are none.  thinking: the markers of reasoning; None: there is none.
     started: the prompt ends inside it.  one_call: calls behind the first are dropped.  named: one function was
     named, so that calling it ends the answer like any other.  splits: see Voice.
-    silent: reasoning is dropped.  budget: tokens that it could take at most."""
+    silent: reasoning is dropped.  budget: tokens that it could take at most.  late: see program."""
 
     format: Format | None = None
     thinking: Thinking | None = None
@@ -30,6 +32,7 @@ class Speech:
     splits: bool = True
     silent: bool = False
     budget: int | None = None
+    late: bool = True
 
     @property
     def plain(self) -> bool:
@@ -50,6 +53,7 @@ class Voice:
     shows_results: it has a turn for what tools gave; else the user's is taken.
     text_arguments: it wants the arguments of calls as JSON in a string; else as a mapping.
     no_tools: what it wants to be given where there are none.
+    frame: what it puts around an answer in words.
     switch, effort: the template's variables for thinking.
     splits: reasoning is a part of its own; else it stays in the text, its markers with it.
     """
@@ -61,6 +65,7 @@ class Voice:
     shows_results: bool = True
     text_arguments: bool = False
     no_tools: Sequence[Any] | None = None
+    frame: Frame | None = None
     switch: Switch | None = None
     effort: Effort | None = None
     splits: bool = True
@@ -83,11 +88,26 @@ class Voice:
         thinks = self.thinks(rendered)
         if continued is not None and thinks is None:
             thinks = continued.rfind(self.thinking.open.rstrip()) > continued.rfind(self.thinking.close) or None
-        return None if thinks is False else Reasoning(self.thinking.open, self.thinking.close, bool(thinks))
+        if thinks is False:
+            return None
+        own = self.thinking
+        late = bool(thinks) and own.again is None
+        return Reasoning(own.open, own.close, bool(thinks), own.turn, late, own.again)
+
+    def framed(self, rendered: str, continued: str | None = None) -> Frame | None:
+        """What stands around an answer in words to a prompt; continued: see `reasoning`."""
+        if self.frame is None:
+            return None
+        opener = self.frame.opener
+        begun = isinstance(opener, str) and rendered.rstrip().endswith(opener.strip())
+        return replace(self.frame, begun=begun or continued is not None)
 
     def markers(self) -> tuple[str, ...]:
         """Texts that may be control tokens of the vocabulary, or hold some, and have to be seen in the output."""
-        around = (self.thinking.open, self.thinking.close, *self.thinking.around) if self.thinking else ()
+        around: tuple[str, ...] = ()
+        if (thinking := self.thinking) is not None:
+            headers = thinking.headers or Headers((), ())
+            around = (thinking.open, thinking.close, *thinking.around, thinking.turn, *headers.begins, *headers.ends)
         return (*self.format.openers, *self.format.closers, *around) if self.format else around
 
     def speech(
@@ -97,7 +117,8 @@ class Voice:
         started = limits.reasoning is not None and limits.reasoning.started
         functions = [tool["function"] for tool in tools]
         known = {each["name"]: Tool(each["name"], each.get("parameters") or {}) for each in functions}
-        return Speech(self.format, self.thinking, started, known, one_call, named, self.splits)
+        late = limits.reasoning is not None and limits.reasoning.late
+        return Speech(self.format, self.thinking, started, known, one_call, named, self.splits, late=late)
 
 
 class Listener:
@@ -106,18 +127,33 @@ class Listener:
     def __init__(self, speech: Speech, new_call_id: Callable[[], str]) -> None:
         self._answer = Answer(new_call_id, speech.one_call, speech.silent)
         self._feed = Feed(
-            program(speech.format, speech.thinking, speech.started, self._answer, speech.tools, speech.splits)
+            program(
+                speech.format, speech.thinking, speech.started, self._answer, speech.tools, speech.splits, speech.late
+            )
         )
 
     def push(self, text: str) -> list[parts.Event]:
         """What of the answer's parts has become certain with this text."""
         self._feed.push(text)
-        return self._answer.events()
+        return self._news()
 
     def close(self) -> list[parts.Event]:
         """The rest, when no more text comes."""
         self._feed.close()
-        return self._answer.events()
+        return self._news()
+
+    def _news(self) -> list[parts.Event]:
+        return [event for each in self._answer.events() if (event := _unbroken(each)) is not None]
+
+
+def _unbroken(event: parts.Event) -> parts.Event | None:
+    """As the model wrote it: what was spelled like a marker was only kept apart; None: it was that alone."""
+    if isinstance(event, parts.Grown):
+        text = joined(event.text)
+        return event if text == event.text else parts.Grown(event.index, text) if text else None
+    if isinstance(event, parts.Closed) and event.unfinished:
+        return parts.Closed(event.index, joined(event.unfinished))
+    return event
 
 
 TEXT_ONLY = Voice()

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from ..types import ConstraintKind, ConstraintSpec
 from .errors import ConstraintError
+from .framing import Ways
 from .free import spelled
 from .nfa import UNBOUNDED, Nfa
 from .schema import SchemaOptions
@@ -72,21 +73,23 @@ def compile_calls(
     options: SchemaOptions,
     vocabulary: Vocabulary,
     answer: Callable[[ConstraintSpec], int],
-) -> int:
-    """The first node of a spec of kind TOOLS. answer(spec): of what else the text may be. Raises ConstraintError."""
+) -> Ways:
+    """What an output of a spec of kind TOOLS may be. answer(spec): the first node of what else the text may be. Raises
+    ConstraintError."""
     wanted = Wanted.of(spec)
     envelopes = cast(tuple[Envelope, ...], spec.envelopes)
     tools = [_tool(offer, wanted, options, vocabulary) for offer in wanted.tools]
     forced = MAX_FORCED if wanted.parallel else 1
     if wanted.required:
-        return calls(nfa, tools, envelopes[0], nfa.ret, vocabulary, 1, forced)
+        return Ways(calls=calls(nfa, tools, envelopes[0], nfa.ret, vocabulary, 1, forced))
     if wanted.answer is None:
-        return lazy_calls(nfa, tools, envelopes, vocabulary, UNBOUNDED if wanted.parallel else 1)
+        found = lazy_calls(nfa, tools, envelopes, vocabulary, UNBOUNDED if wanted.parallel else 1)
+        return Ways(calls=found, free=True)
     try:
         start = answer(wanted.answer)
     except ConstraintError as error:
         raise _at(error, wanted.answer.param, error.where) from None
-    return nfa.eps(start, calls(nfa, tools, envelopes[0], nfa.ret, vocabulary, 1, forced))
+    return Ways(start, calls(nfa, tools, envelopes[0], nfa.ret, vocabulary, 1, forced))
 
 
 def _tool(offer: Offer, wanted: Wanted, options: SchemaOptions, vocabulary: Vocabulary) -> Tool:

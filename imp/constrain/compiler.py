@@ -12,20 +12,23 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Thread
+from typing import cast
 
-from ..types import CompiledGrammar, ConstraintKind, ConstraintSpec, Reasoning
+from ..types import CompiledGrammar, ConstraintKind, ConstraintSpec, Headers, Reasoning
 from .automaton import DeadEnd, Encode, Grammar, Limits
+from .bars import Bar
 from .calling import compile_calls
 from .code import DEFAULT_CACHE
 from .compile import compile_choice, compile_regex
 from .errors import Code, ConstraintError, too_large
-from .free import after_reasoning, spelled
+from .framing import Frame, Thoughts, Ways, outputs
+from .free import spelled
 from .gbnf import compile_gbnf
 from .grammars import GrammarCache
 from .lark import compile_lark
 from .nfa import Nfa
 from .schema import SchemaOptions, Whitespace, compile_schema, json_base, warm_formats
-from .thinking import Markers, ThinkingGrammar, cut
+from .thinking import Bars, Markers, ThinkingGrammar, cut
 from .tools import NO_CONTROLS, Vocabulary
 from .vocab import VocabTables
 
@@ -60,6 +63,7 @@ class Compiler:
         self._encode, self._options = encode, options
         self._limits, self._cache_dir, self._ahead_s = limits, cache_dir, ahead_s
         self._known = GrammarCache(max_bytes)
+        self._bar = cache(self._make_bar)
 
     @property
     def tables(self) -> VocabTables:
@@ -93,17 +97,35 @@ class Compiler:
         return self._known.put(spec, grammar)
 
     def thinking(
-        self, reasoning: Reasoning, budget: int, close_tokens: Sequence[int], inner: CompiledGrammar | None
+        self,
+        reasoning: Reasoning,
+        budget: int,
+        close_tokens: Sequence[int],
+        inner: CompiledGrammar | None,
+        headers: Headers | None = None,
+        open_tokens: int = 0,
     ) -> CompiledGrammar | None:
         """`inner`, whose spec had the same reasoning, or anything, with this reasoning ended at the budget in tokens.
 
-        close_tokens: its closing marker; where they do not write that, it is `inner` alone."""
+        close_tokens: its closing marker; where they do not write that, it is `inner` alone.  headers, open_tokens: of
+        the messages in which more of it may come, and how many tokens begin one."""
         spellings = self._vocabulary().spellings
         open, close = spelled(reasoning.open, spellings), spelled(reasoning.close, spellings)
         tokens = cut(self.tables, close, close_tokens)
         if tokens is None:
             return inner
-        return ThinkingGrammar(self.tables, Markers(open, close, tokens), reasoning.started, budget, inner)
+        if reasoning.again is None or headers is None:
+            markers = Markers(open, close, tokens, late=reasoning.late)
+            bars = Bars(close=self._bar(b"", close) if reasoning.late else None)
+        else:
+            begins = tuple(spelled(each, spellings) for each in headers.begins)
+            ends = tuple(spelled(each, spellings) for each in headers.ends)
+            markers = Markers(open, close, tokens, begins, ends)
+            bars = Bars(self._bar(spelled(reasoning.again, spellings), open), open_tokens)
+        return ThinkingGrammar(self.tables, markers, reasoning.started, budget, inner, bars)
+
+    def _make_bar(self, head: bytes, marker: bytes) -> Bar:
+        return Bar(self.tables, head, marker)
 
 
 def build(
@@ -114,22 +136,32 @@ def build(
     vocabulary: Vocabulary = NO_CONTROLS,
 ) -> int:
     """The first node of the automaton of a spec. Raises ConstraintError."""
-    if spec.reasoning is not None:
-        start = build(replace(spec, reasoning=None), nfa, options, stop, vocabulary)
-        close, open = (spelled(each, vocabulary.spellings) for each in (spec.reasoning.close, spec.reasoning.open))
-        return after_reasoning(nfa, start, close, vocabulary.free, b"" if spec.reasoning.started else open)
     if len(spec.text) > MAX_TEXT:
         reason = f"too large: it has {len(spec.text)} characters, {MAX_TEXT} are allowed"
         raise ConstraintError(Code.TOO_LARGE, "", reason)
-    if spec.kind is ConstraintKind.JSON_SCHEMA:
-        options = replace(options, whitespace=_whitespace(spec, options), cancelled=stop)
-        return compile_schema(json.loads(spec.text), nfa, options)
+    options = replace(options, cancelled=stop)
     if spec.kind is ConstraintKind.TOOLS:
+        ways = compile_calls(spec, nfa, options, vocabulary, lambda answer: _answer(answer, nfa, options))
+    else:
+        ways = Ways(_answer(spec, nfa, options))
+    frame = cast(Frame, spec.frame) or Frame()
+    return outputs(nfa, ways, frame, _thoughts(spec.reasoning, vocabulary), vocabulary)
 
-        def answer(inner: ConstraintSpec) -> int:
-            return build(inner, nfa, options, stop, vocabulary)
 
-        return compile_calls(spec, nfa, replace(options, cancelled=stop), vocabulary, answer)
+def _thoughts(reasoning: Reasoning | None, vocabulary: Vocabulary) -> Thoughts | None:
+    if reasoning is None:
+        return None
+    open, close, turn = (
+        spelled(each, vocabulary.spellings) for each in (reasoning.open, reasoning.close, reasoning.turn)
+    )
+    return Thoughts(b"" if reasoning.started else open, close, turn)
+
+
+def _answer(spec: ConstraintSpec, nfa: Nfa, options: SchemaOptions) -> int:
+    """The first node of an answer in words, without what stands around it."""
+    if spec.kind is ConstraintKind.JSON_SCHEMA:
+        options = replace(options, whitespace=_whitespace(spec, options))
+        return compile_schema(json.loads(spec.text), nfa, options)
     if spec.kind is ConstraintKind.CHOICE:
         return compile_choice(json.loads(spec.text), nfa)
     if spec.kind is ConstraintKind.REGEX:

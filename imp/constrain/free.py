@@ -39,7 +39,7 @@ def unspelled(text: bytes, controls: Mapping[str, int]) -> bytes:
     """What `spelled` made of a text, with all control tokens as ordinary text: who reads an output may not be able to
     tell these apart."""
     spellings = {special(token): spelling.encode() for spelling, token in controls.items()}
-    return b"".join(spellings.get(symbol, symbol) for symbol in _symbols(text))
+    return b"".join(spellings.get(symbol, symbol) for symbol in symbols_of(text))
 
 
 def free_text(
@@ -55,8 +55,8 @@ def free_text(
     that end a text not among them. ends: the text may end in `nfa.ret` before a marker came. first: markers, none with
     white space in front, that count where the text begins, behind white space at most.
     """
-    targets = {_symbols(marker): node for marker, node in markers.items()}
-    targets |= {(BEGINNING, *_symbols(marker)): node for marker, node in first.items()}
+    targets = {symbols_of(marker): node for marker, node in markers.items()}
+    targets |= {(BEGINNING, *symbols_of(marker)): node for marker, node in first.items()}
     prefixes = {marker[:size] for marker in targets for size in range(len(marker))} | {()}
     bodies = {prefix: nfa.byte() for prefix in sorted(prefixes)}
     entries = {prefix: nfa.eps(body, nfa.ret) if ends else body for prefix, body in bodies.items()}
@@ -80,7 +80,8 @@ def free_text(
     return entries[(BEGINNING,) if first else ()]
 
 
-def _symbols(marker: bytes) -> Symbols:
+def symbols_of(marker: bytes) -> Symbols:
+    """The bytes of a text, its control tokens each as one."""
     found: list[bytes] = []
     at = 0
     while at < len(marker):
@@ -102,14 +103,3 @@ def _gaps(known: Iterable[int]) -> Sequence[tuple[int, int]]:
     """Ranges of the bytes below CONTROL that are not in `known`."""
     bounds = [-1, *sorted(known), CONTROL]
     return [(a + 1, b - 1) for a, b in pairwise(bounds) if a + 1 <= b - 1]
-
-
-def after_reasoning(nfa: Nfa, start: int, close: bytes, controls: Iterable[int], open: bytes = b"") -> int:
-    """Reasoning, which ends with the marker `close`, perhaps a line end or two, then what begins at `start`.
-
-    open: the marker that may begin reasoning, where the prompt has not begun it; then it may be left out.
-    """
-    line = nfa.byte([(0x0A, 0x0A, start)])
-    lines = nfa.eps(start, nfa.byte([(0x0A, 0x0A, nfa.eps(start, line))]))
-    reasoning = free_text(nfa, {close: lines}, controls, ends=False)
-    return nfa.eps(start, nfa.literal(open, reasoning)) if open else reasoning

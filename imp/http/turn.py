@@ -21,7 +21,7 @@ async def bound(
 ) -> tuple[Request, Speech]:
     """The prepared request with its constraint, and how it is heard. answer: what its text must be. ApiError 400."""
     spec = answer
-    if chat.tools or prepared.limits.reasoning is not None:
+    if chat.tools or answer is not None:
         spec = await services.prepare(lambda: enforced(chat.tools, chat.calling, answer, prepared, facts))
     with recorder.compiling(spec):
         [prepared] = await services.constrained([prepared], spec, facts)

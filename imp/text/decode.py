@@ -20,8 +20,9 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from ..types import Reasoning
-from .thinking import BeforeAnswer
+from ..types import Headers, Reasoning
+from .spelled import BREAK, Quotes, joined, place
+from .thinking import Outline, Pieces
 from .tokenizer import Tokenizer
 
 _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
@@ -43,6 +44,7 @@ class TextDecoder:
         prompt_tail: Sequence[int] = (),
         visible: frozenset[int] = frozenset(),
         reasoning: Reasoning | None = None,
+        headers: Headers | None = None,
     ) -> None:
         """visible: control tokens that leave their text although the others leave none.
 
@@ -59,7 +61,11 @@ class TextDecoder:
         self._held = ""
         self._seen = 0
         self._shown = 0
-        self._before = None if reasoning is None else BeforeAnswer(reasoning)
+        self._visible = visible
+        self._outline = None if reasoning is None and headers is None else Outline(reasoning, headers)
+        self._quotes = (
+            None if self._outline is None or not visible else Quotes(_markers(tokenizer, visible, reasoning, headers))
+        )
         begins = all(token == tokenizer.bos_id for token in prompt_tail)
         self._drops_space = tokenizer.adds_space and begins
 
@@ -76,12 +82,12 @@ class TextDecoder:
     @property
     def reasoning_tokens(self) -> int:
         """Tokens pushed before the answer began, the one that ends the closing marker included."""
-        return 0 if self._before is None else self._before.tokens
+        return 0 if self._outline is None else self._outline.tokens
 
     def push(self, token: int) -> str:
         """The text that has become safe with `token`. An id beyond the vocabulary (padding logits) adds no text."""
-        if self._before is not None and not self._before.answering:
-            self._before.tokens += 1
+        if self._outline is not None:
+            self._outline.token()
         if self.stopped is not None or token in self._hidden or token >= len(self._table):
             return ""
         data = self._table[token]
@@ -91,15 +97,33 @@ class TextDecoder:
         text = self._decode(data)
         if not text:
             return ""
+        is_control = token in self._visible
+        if self._quotes is not None:
+            text = text if is_control else self._quotes.plain(text)
+            if is_control:
+                self._quotes.control()
         self._seen += len(text)
-        first = ""
-        if self._before is not None and not self._before.answering:
-            first, text = self._before.push(text)
-        if self._stops and text:
-            text = self._released(self._held + text)
-        text = first + text
+        if self._outline is not None and self._outline.follows:
+            text = self._told(self._outline.push(text), is_control)
+        elif self._stops:
+            text = self._told([(text, True)], is_control)
         self._shown += len(text)
         return text
+
+    def _told(self, pieces: Pieces, is_control: bool) -> str:
+        """What of these pieces is safe: stop strings are looked for in the answer, and not in control tokens."""
+        if not self._stops:
+            return "".join(text for text, _ in pieces)
+        out = ""
+        for text, is_answer in pieces:
+            if is_answer and not is_control:
+                out += self._released(self._held + text)
+                if self.stopped is not None:
+                    break
+            else:
+                out += self._held + text
+                self._held = ""
+        return out
 
     def flush(self) -> str:
         """The rest, when no more tokens come: an incomplete character as one U+FFFD, and what was held back."""
@@ -108,9 +132,9 @@ class TextDecoder:
         rest = self._decode(b"", True)
         self._seen += len(rest)
         first = ""
-        if self._before is not None and not self._before.answering:
-            first, rest = self._before.push(rest)
-            rest += self._before.flush()
+        if self._outline is not None:
+            first = self._told(self._outline.push(rest), False) if rest else ""
+            rest = "" if self.stopped is not None else self._outline.flush()
         text, self._held = self._held + rest, ""
         start, stop = self._match(text)
         if stop is not None:
@@ -131,6 +155,9 @@ class TextDecoder:
 
     def _match(self, text: str) -> tuple[int, str | None]:
         """Where the winning complete stop string starts, and which it is."""
+        if BREAK in text:
+            start, winner = self._match(joined(text))
+            return place(text, start), winner
         start, winner = len(text), None
         for stop in self._stops:
             at = text.find(stop)
@@ -140,6 +167,8 @@ class TextDecoder:
 
     def _begun(self, text: str) -> int:
         """Where the longest end of `text` that is the beginning of a stop string starts; len(text) if none does."""
+        if BREAK in text:
+            return place(text, self._begun(joined(text)))
         begun = size = len(text)
         for stop in self._stops:
             first = stop[0]
@@ -152,4 +181,14 @@ class TextDecoder:
 
     def _cut(self, text: str, start: int, stop: str) -> str:
         self.stopped = stop
-        return text[: start + len(stop)] if self._include_stop else text[:start]
+        return text[:start] + stop if self._include_stop else text[:start]
+
+
+def _markers(
+    tokenizer: Tokenizer, visible: frozenset[int], reasoning: Reasoning | None, headers: Headers | None
+) -> list[str]:
+    """Spellings of the control tokens that tell reasoning, answer and headers apart."""
+    texts = (*headers.begins, *headers.ends) if headers else ()
+    texts += (reasoning.open, reasoning.close) if reasoning else ()
+    spellings = (tokenizer.token_text(token) for token in visible)
+    return [each for each in spellings if each and any(each in text for text in texts)]

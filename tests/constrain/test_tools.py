@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from imp.constrain.errors import Code, ConstraintError
-from imp.constrain.free import after_reasoning, free_text, spelled
+from imp.constrain.free import free_text, spelled
 from imp.constrain.nfa import UNBOUNDED, Nfa, special
 from imp.constrain.schema.arguments import arguments
 from imp.constrain.tools import (
@@ -313,33 +313,6 @@ def test_the_first_marker_is_found_as_a_search_finds_it(markers):
         ends = [size for size in range(len(text) + 1) if text[:size].endswith(tuple(markers))]
         assert simulate.accepts(nfa, start, text.encode()) == (not ends), text
         assert simulate.accepts(nfa, start, text.encode() + b"!") == (not ends or ends[0] == len(text)), text
-
-
-# --- reasoning ----------------------------------------------------------------------------------------------------------
-
-
-def test_g03_09_the_constraint_begins_behind_the_reasoning():
-    nfa = Nfa()
-    start = after_reasoning(nfa, nfa.literal(b"{}", nfa.ret), b"</think>", [5])
-    for text in (b"thinking {\n</thin </think>{}", b"</think>\n\n{}", b"a" + special(5) + b"</think>\n{}"):
-        assert simulate.accepts(nfa, start, text), text
-    for text in (b"{}", b"thinking", b"</think>", b"</think>prose", b"</think>\n\n\n{}", b"</think>{}x", special(6) + b"</think>{}"):
-        assert not simulate.accepts(nfa, start, text), text
-
-
-def test_reasoning_that_may_be_left_out():
-    nfa = Nfa()
-    start = after_reasoning(nfa, nfa.literal(b"{}", nfa.ret), b"</think>", [], open=b"<think>")
-    assert simulate.accepts(nfa, start, b"{}") and simulate.accepts(nfa, start, b"<think>hm</think>\n{}")
-    assert not simulate.accepts(nfa, start, b"hm</think>{}")
-
-
-def test_markers_that_are_control_tokens():
-    nfa = Nfa()
-    close = spelled("</think>", {"</think>": 9})
-    start = after_reasoning(nfa, nfa.literal(b"{}", nfa.ret), close, [])
-    assert simulate.accepts(nfa, start, b"the text </think> is not the token" + special(9) + b"{}")
-    assert not simulate.accepts(nfa, start, b"</think>{}")
 
 
 def test_spelling_takes_the_longest_control_token():

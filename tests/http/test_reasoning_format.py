@@ -16,7 +16,7 @@ from imp.chat.speech import Voice
 from imp.script import file, load
 
 from .spoken import OPENS, TEMPLATE, THINKING, speaking
-from .test_thinking_matrix import parts
+from .test_thinking_matrix import told
 
 NONE = replace(THINKING, splits=False)
 HARMONY = Voice(harmony.FORMAT, Thinking("<|channel|>analysis<|message|>", "<|end|>"), splits=False)
@@ -47,7 +47,8 @@ def test_reasoning_stays_in_the_content(voice: Voice, template: str, said: str, 
             asked = [{"role": "user", "content": "2+2?"}]
             tools = {"tools": TOOLS} if CALL in said else {}
             answer = await server.post("/v1/chat/completions", messages=asked, stream=stream, **tools)
-            assert parts(answer, stream) == (content, "", "stop")
+            got = told(answer, stream)
+            assert (got.content, got.reasoning, got.finish) == (content, "", "stop")
 
     asyncio.run(ask())
 

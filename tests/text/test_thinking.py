@@ -8,11 +8,13 @@ import random
 import pytest
 
 from imp.text.decode import TextDecoder
-from imp.types import Reasoning
+from imp.text.spelled import BREAK, Quotes, joined
+from imp.types import Headers, Reasoning
 
 from .toys import byte_tokenizer
 
 OPEN, SEEN = Reasoning("<think>", "</think>", True), Reasoning("<think>", "</think>", False)
+LATER = Reasoning("<think>", "</think>", True, late=True)
 
 # rule, output, its stop strings, the text that is shown, the stop string that ends it, characters before the answer
 CASES: list[tuple[Reasoning, str, tuple[str, ...], str, str | None, int]] = [
@@ -30,7 +32,30 @@ CASES: list[tuple[Reasoning, str, tuple[str, ...], str, str | None, int]] = [
     (SEEN, "  ", (), "  ", None, 0),
     (SEEN, "say <think>STOP", ("STOP",), "say <think>", "STOP", 0),
     (SEEN, "", (), "", None, 0),
+    (LATER, "</think>plan STOP</think>answer STOP", ("STOP",), "</think>plan STOP</think>answer ", "STOP", 25),
+    (LATER, "<think>\n</think>plan</think>answer", (), "<think>\n</think>plan</think>answer", None, 28),
+    (LATER, "</think>no STOP here", ("STOP",), "</think>no ", "STOP", 8),
+    (LATER, "</think>" + "x" * 200 + "</think>y", (), "</think>" + "x" * 200 + "</think>y", None, 216),
+    (LATER, "</think>" + "x" * 201 + "</think>y", (), "</think>" + "x" * 201 + "</think>y", None, 8),
+    (LATER, "so</think>no</think>STOP", ("STOP",), "so</think>no</think>", "STOP", 10),
+    (LATER, "<thin</think>no</think>", (), "<thin</think>no</think>", None, 13),
 ]
+# outputs that are messages; those of Harmony, as gpt-oss writes them
+HARMONY = Reasoning("[channel]analysis[message]", "[end]", False, "[start]assistant", again="[channel]")
+HEADERS = Headers(("[start]", "[channel]"), ("[message]",), "to=")
+FINAL, TURN = "[channel]final[message]", "[end][start]assistant"
+# output, its stop strings, the text that is shown, the stop string that ends it, the parts that are reasoning
+MESSAGES: list[tuple[str, tuple[str, ...], str, str | None, list[str]]] = [
+    (FINAL + "a final word", ("final",), FINAL + "a ", "final", []),
+    (f"{HARMONY.open}so final{TURN}{FINAL}a final", ("final", "assistant"), f"{HARMONY.open}so final{TURN}{FINAL}a ", "final",
+     [f"{HARMONY.open}so final[end]"]),
+    (f"[channel]commentary[message]a{TURN}{HARMONY.open}b{TURN}{FINAL}c", (), "", None, [f"[start]assistant{HARMONY.open}b[end]"]),
+    (f"{HARMONY.open}a{TURN}{HARMONY.open}b STOP{TURN}{FINAL}c STOP", ("STOP", "sis"), f"{HARMONY.open}a{TURN}{HARMONY.open}b STOP{TURN}{FINAL}c ",
+     "STOP", [f"{HARMONY.open}a[end]", f"[start]assistant{HARMONY.open}b STOP[end]"]),
+    (" to=you[message]you", ("you",), " to=you[message]", "you", []),
+    ("just you", ("you",), "just ", "you", []),
+    (f"a[start]assistant{FINAL}b", ("a[",), f"a[start]assistant{FINAL}b", None, []),
+]  # fmt: skip
 
 
 def cuts(text: str) -> list[list[str]]:
@@ -58,6 +83,59 @@ def test_stop_strings_wait_for_the_answer(rule, text, stops, shown, stopped, bef
         ends = list(itertools.accumulate(map(len, way)))
         wanted = sum(end - len(piece) < before for end, piece in zip(ends, way, strict=True))
         assert decoder.reasoning_tokens == wanted, way
+
+
+@pytest.mark.parametrize(("text", "stops", "shown", "stopped", "thought"), MESSAGES)
+def test_headers_are_no_part_of_the_answer(text, stops, shown, stopped, thought) -> None:
+    spans, start = [], 0
+    for part in thought:
+        start = text.index(part, start)
+        spans.append((start, start + len(part)))
+        start += len(part)
+    for way in cuts(text):
+        pieces = list(dict.fromkeys(way))
+        decoder = TextDecoder(byte_tokenizer(*pieces), stops, reasoning=HARMONY, headers=HEADERS)
+        got = ""
+        for piece in way:
+            got += decoder.push(259 + pieces.index(piece))
+            if decoder.stopped:
+                break
+        assert got + decoder.flush() == (shown or text) and decoder.stopped == stopped, way
+        ends = list(itertools.accumulate(map(len, way)))
+        places = [(end - len(piece), end) for end, piece in zip(ends, way, strict=True)]
+        within = sum(any(a < b2 and b > a2 for a2, b2 in spans) for a, b in places)
+        assert decoder.reasoning_tokens == within, way
+
+
+def test_what_is_spelled_like_a_control_token_is_none() -> None:  # G03-04
+    tokenizer, opening, closing = byte_tokenizer(), 256, 258  # <|begin|>, <|im_end|>
+    rule = Reasoning("<|begin|>", "<|im_end|>", False)
+    decoder = TextDecoder(tokenizer, ("end|>x",), visible=frozenset({opening, closing}), reasoning=rule)
+    quoted = [*b"a <|im_end|>x <|im_", closing, *b"end|>", closing, *b"<|im_end|>"]
+    said = [decoder.push(token) for token in (opening, *quoted)]
+    text = "".join(said) + decoder.flush()
+    assert decoder.reasoning_tokens == 1 + len(b"a <|im_end|>x <|im_") + 1 and decoder.stopped is None
+    assert joined(text) == "<|begin|>a <|im_end|>x <|im_<|im_end|>end|><|im_end|><|im_end|>"
+    assert text.split("<|im_end|>") == ["<|begin|>a <|im_end|" + BREAK + ">x <|im_", "end|>", "<|im_end|" + BREAK + ">"]
+    stopping = TextDecoder(tokenizer, ("end|>x",), visible=frozenset({opening, closing}), reasoning=rule)
+    said = [stopping.push(token) for token in (opening, closing, *b"a <|im_end|>xy")]
+    assert (stopping.stopped, "".join(said)) == ("end|>x", "<|begin|><|im_end|>a <|im_")
+    stopping = TextDecoder(tokenizer, ("end|>x",), True, visible=frozenset({opening, closing}), reasoning=rule)
+    said = [stopping.push(token) for token in (opening, closing, *b"a <|im_end|>xy")]
+    assert joined("".join(said)) == "<|begin|><|im_end|>a <|im_end|>x"
+
+
+@pytest.mark.parametrize("spellings", [("<a>", "<b>"), ("aa",), ("aba",), (">", "->")])
+def test_spellings_are_broken_at_every_cut(spellings) -> None:
+    rng = random.Random(str(spellings))
+    for _ in range(300):
+        text = "".join(rng.choices("<a>b-", k=rng.randint(0, 14)))
+        quotes, out = Quotes(spellings), ""
+        for char in text:
+            out += quotes.plain(char)
+        assert joined(out) == text
+        longer = [each for each in spellings if len(each) > 1]
+        assert not any(each in out for each in longer), (text, out)
 
 
 def test_markers_that_are_control_tokens_are_seen_when_asked_for() -> None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from ...constrain.framing import Frame
 from ...constrain.tools import Envelope
+from ...text.thinking import LATE, SPACE
+from ...types import Headers
 from ..answer import Answer
 from ..reader import Reader, Reading, Steps
 
@@ -18,12 +21,18 @@ class Thinking:
 
     skipped: ends of a prompt that leave no room for any; (): the closing marker.
     around: texts the model puts around its answer behind reasoning, which belong to neither.
+    frames: what stands around an answer; a template's is the first of which it has the opener, or else the last.
+    headers, turn, again: of outputs that are several messages; see types.Headers and types.Reasoning.
     """
 
     open: str
     close: str
     skipped: tuple[str, ...] = ()
     around: tuple[str, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    headers: Headers | None = None
+    turn: str = ""
+    again: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class Format:
     closers: further texts of the format that may be control tokens, and must be seen by `parse`.
     envelopes: how calls are written when they are enforced, the model's own way first; what they write, `parse` reads.
     always: the model writes markers around text too, which are to be read where there are no tools as well.
+    frame: what it puts around an answer in words, where its reasoning (Thinking.frames) does not tell.
     """
 
     name: str
@@ -59,6 +69,7 @@ class Format:
     envelopes: tuple[Envelope, ...] = ()
     start: ParseCalls | None = None
     always: bool = False
+    frame: Frame | None = None
 
 
 class NotACall(Exception):
@@ -72,11 +83,14 @@ def program(
     answer: Answer,
     tools: Tools,
     splits: bool = True,
+    late: bool = True,
 ) -> Callable[[Reader], Steps]:
     """The parser of an answer: reasoning first, where there is any, then text with calls in it.
 
     started: the prompt ends inside the reasoning.  splits: reasoning is no text; else it is, its markers too, also the
-    one that the prompt has."""
+    one that the prompt has.  late: where the model closes at once what the prompt has opened, it may think all the same
+    (types.Reasoning)."""
+    resumes = started and late and thinking is not None and thinking.again is None
 
     def steps(reader: Reader) -> Steps:
         read = format if format is not None and (tools or format.always) else None
@@ -86,6 +100,10 @@ def program(
         around: tuple[str, ...] = ()
         if thinking is not None:
             thought = yield from _reasoning(reader, answer, thinking, started, splits)
+            if thought is Thought.EMPTY and resumes and (yield from reader.soon(thinking.close, LATE)):
+                yield from reader.until((thinking.close,), answer.reasoning)
+                answer.thought()
+                thought = Thought.SOME
             if splits:
                 again = (thinking.close,) if thought is Thought.EMPTY else ()
                 around = () if thought is Thought.NONE else thinking.around
@@ -94,7 +112,9 @@ def program(
         while marker := (yield from reader.until(openers + again + around, answer.text)):
             if marker in again:
                 again = ()
-            elif marker not in around:
+            elif marker in around:
+                answer.edge()
+            else:
                 assert read is not None
                 yield from _calls(read.parse, marker, reader, answer, tools)
         answer.finish()
@@ -125,7 +145,7 @@ def _reasoning(reader: Reader, answer: Answer, thinking: Thinking, started: bool
 
     def emit(text: str) -> None:
         nonlocal empty
-        empty = empty and not text.strip()
+        empty = empty and not text.strip(SPACE)
         answer.reasoning(text)
 
     closed = yield from reader.until((thinking.close,), emit)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from ...constrain.framing import Frame
 from .. import probes, switches
 from ..answer import Answer
 from ..parts import Channel, Closed, Grown, Opened
@@ -40,6 +41,7 @@ def detect(template: ChatTemplate | None, control_spellings: Sequence[str] = (),
         shows_results=probes.shows_results(template),
         text_arguments=text_arguments,
         no_tools=probes.no_tools(template),
+        frame=_frame(template, thinking, format),
     )
     ask = partial(probes.question, template, tools=voice.no_tools)
     switch = switches.switch(template, ask, voice.thinks) if thinking else None
@@ -52,6 +54,14 @@ def _thinking(template: ChatTemplate, control_spellings: Sequence[str]) -> Think
         or probes.around_reasoning(template)
         or reasoning.by_tokens(control_spellings)
     )
+
+
+def _frame(template: ChatTemplate, thinking: Thinking | None, format: Format) -> Frame | None:
+    frames = thinking.frames if thinking is not None and thinking.frames else (format.frame,)
+    named = (
+        each for each in frames if each is not None and isinstance(each.opener, str) and each.opener in template.source
+    )
+    return next(named, frames[-1])
 
 
 def _format(template: ChatTemplate, thinking: Thinking | None, turn: str | None) -> Format:

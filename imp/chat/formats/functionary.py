@@ -11,6 +11,7 @@ code, unless it is an object.
 
 from __future__ import annotations
 
+from ...constrain.framing import Frame
 from ...constrain.tools import Envelope
 from ..answer import Answer
 from ..reader import Reader, Steps
@@ -42,4 +43,4 @@ def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
 
 FIRST = Envelope(before_name="", after_name="\n", after="", separator=OPEN, at_start=True, by_name=True)
 LATER = Envelope(before_name=OPEN, after_name="\n", after="", by_name=True)
-FORMAT = Format("functionary", (OPEN,), parse, (), (FIRST, LATER), start=parse, always=True)
+FORMAT = Format("functionary", (OPEN,), parse, (), (FIRST, LATER), start=parse, always=True, frame=Frame("all\n"))

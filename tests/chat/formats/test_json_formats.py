@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from imp.chat.formats import command, functionary, gigachat
+from imp.chat.formats import command, functionary, gigachat, solar
 from imp.chat.formats.base import Tool
 from tests.chat.formats.harness import THINK, calls, read, same_at_every_cut
 from tests.chat.formats.parts import call, text, thought
@@ -16,7 +16,7 @@ from tests.chat.formats.styles import STYLES, Call, Style
 TOOLS = (Tool("search", {"type": "object", "properties": {"q": {"type": "string"}}}), Tool("now"))
 MARKERS = "<tool_call></tool_call> [TOOL_CALLS][ARGS]x ``` >>>now\\n <|tool_call_end|> <｜tool▁call▁end｜> </function> ]) functools[ Action: <|/tool_call|>"
 
-DROPPED = (*command.AROUND_TEXT, gigachat.END)  # markers that are no text either
+DROPPED = (*command.AROUND_TEXT, *solar.AROUND_TEXT, solar.THINK, gigachat.END)  # markers that are no text either
 
 # what one answer calls
 SITUATIONS: dict[str, list[Call]] = {
