@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from .chat.formats.detect import detect
@@ -135,7 +136,8 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
     limits = step_limits(memory, settings)
     backend.load(model, limits)
     tokenizer = Tokenizer(encoder.vocabulary())
-    own_template = template(checkpoint.chat_template, tokenizer, settings.model.chat_template)
+    chosen, named = settings.model.chat_template, checkpoint.chat_templates
+    own_template = template(checkpoint.chat_template, tokenizer, chosen, named)
     constraints = constraint_compiler(tokenizer, settings)
     compiled()
     constraints.warm()
@@ -366,9 +368,14 @@ def template_source(choice: str, own: str | None) -> str | None:
     raise InvalidModel(f"--chat-template {choice}: neither a file nor one of auto, none, {', '.join(BUILTIN)}")
 
 
-def template(own: str | None, tokenizer: Tokenizer, choice: str) -> ChatTemplate | None:
-    """The template to use, given the model's own source and the choice of --chat-template. Raises InvalidModel."""
-    source = template_source(choice, own)
+def template(
+    own: str | None, tokenizer: Tokenizer, choice: str, named: Mapping[str, str] = MappingProxyType({})
+) -> ChatTemplate | None:
+    """The template to use, given the model's own source and the choice of --chat-template. Raises InvalidModel.
+
+    named: the model's further ones: `tool_use` is for conversations with tools, or for all where there is no other."""
+    tool_use = named.get("tool_use") if choice == "auto" else None
+    source = template_source(choice, own or tool_use)
     if source is None:
         return None
     names = {
@@ -380,7 +387,7 @@ def template(own: str | None, tokenizer: Tokenizer, choice: str) -> ChatTemplate
     # "" where the vocabulary has none: templates add it to a text
     special = {name: "" if token is None else tokenizer.token_text(token) for name, token in names.items()}
     try:
-        return ChatTemplate(source, special_tokens=special)
+        return ChatTemplate(source, tool_use=tool_use, special_tokens=special)
     except TemplateError as error:
         raise InvalidModel(f"the chat template cannot be used: {error}") from None
 

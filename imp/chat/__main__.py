@@ -72,29 +72,32 @@ def _subject(path: Path, parser: str) -> Subject:
     if path.suffix in (".jinja", ".jinja2", ".j2", ".txt"):
         template = ChatTemplate(_text(path))
         return Subject(template, detect(template, (), parser))
-    source, tokenizer = _of_model(path)
+    source, tool_use, tokenizer = _of_model(path)
+    source = source or tool_use
     if source is None:
         raise Mistake(f"{path}: the model has no chat template")
     ids = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
     special = {name: tokenizer.token_text(token) for name, token in ids.items() if token is not None}
-    template = ChatTemplate(source, special_tokens=special)
+    template = ChatTemplate(source, tool_use=tool_use, special_tokens=special)
     spellings = tuple(sorted(filter(None, map(tokenizer.token_text, tokenizer.special_ids))))
     return Subject(template, detect(template, spellings, parser), spellings)
 
 
-def _of_model(path: Path) -> tuple[str | None, Tokenizer]:
-    """A model's template and tokenizer; of a GGUF file the metadata is enough."""
+def _of_model(path: Path) -> tuple[str | None, str | None, Tokenizer]:
+    """A model's template, the one for tools, and its tokenizer; of a GGUF file the metadata is enough."""
     if path.is_file():
         metadata = parse(map_file(path)).metadata
-        source = metadata.get("tokenizer.chat_template")
-        return source if isinstance(source, str) else None, Tokenizer.from_gguf(metadata)
+        sources = (metadata.get(f"tokenizer.chat_template{name}") for name in ("", ".tool_use"))
+        own, tool_use = (source if isinstance(source, str) else None for source in sources)
+        return own, tool_use, Tokenizer.from_gguf(metadata)
     checkpoint = open_checkpoint(path)
     files = checkpoint.tokenizer()
+    templates = checkpoint.chat_template, checkpoint.chat_templates.get("tool_use")
     if not isinstance(files, TokenizerFiles):
-        return checkpoint.chat_template, Tokenizer.from_gguf(files.metadata)
+        return *templates, Tokenizer.from_gguf(files.metadata)
     if files.tokenizer_json is None:
         raise Mistake(f"{path} has no tokenizer.json")
-    return checkpoint.chat_template, Tokenizer.from_json(files.tokenizer_json, files.config, files.special_tokens)
+    return *templates, Tokenizer.from_json(files.tokenizer_json, files.config, files.special_tokens)
 
 
 def _text(path: Path) -> str:

@@ -194,7 +194,7 @@ def render(chat: ChatRequest, facts: Wording) -> str:
     """The prompt's text. Control-token spellings in user, system and tool text are split by a marker character."""
     if facts.template is None:
         raise Refused("this model has no chat template; use /v1/completions, or start the server with --chat-template")
-    native = "developer" in facts.template.source
+    native = "developer" in facts.template.text
     as_text = facts.voice.text_arguments
     messages = [_for_template(message, facts.control_spellings, native, as_text) for message in chat.messages]
     refusal: TemplateError | None = None
@@ -210,25 +210,30 @@ def render(chat: ChatRequest, facts: Wording) -> str:
 Turns = list[dict[str, Any]]
 
 
-def _ways(messages: Turns, chat: ChatRequest, facts: Wording) -> Iterator[tuple[Turns, Sequence[Mapping[str, Any]]]]:
+def _ways(messages: Turns, chat: ChatRequest, facts: Wording) -> Iterator[tuple[Turns, list[Any]]]:
     """The conversation and its tools as they are, then as templates that know less want them."""
     voice = facts.voice
-    format, envelopes = voice.format, voice.format.envelopes if voice.format else ()
+    envelopes = voice.format.envelopes if voice.format else ()
     if envelopes:
         results = voice.shows_results and (voice.shows_calls or voice.shows_tools)
         messages = tool_prompt.plainly(messages, envelopes[0], not voice.shows_calls, not results)
+    if not voice.shows_several:
+        messages = tool_prompt.one_by_one(messages)
     if voice.switch is not None and (word := voice.switch.word(_intent(chat)[0])):
         messages = tool_prompt.told(messages, word)
-    tools = [_guarded(tool, facts.control_spellings) for tool in chat.tools] if not voice.shows_tools else []
-    prompt = tool_prompt.prompt(tools, envelopes[0]) if tools and format and envelopes else ""
     merged = _system_first(messages)
     ways = [messages] if merged == messages else [messages, merged]
-    if prompt:
+    tools = [_guarded(tool, facts.control_spellings) for tool in chat.tools]
+    if voice.shows_tools:
+        yield from ((each, tools) for each in ways)
+        if (full := tool_prompt.described(tools)) != tools:
+            yield from ((each, full) for each in ways)
+    if tools and envelopes:  # in our words, where it has to be
+        prompt = tool_prompt.prompt(tools, envelopes[0])
         ways = [tool_prompt.told(each, prompt) for each in ways]
         ways += [tool_prompt.told(messages, prompt, system=False)] if merged == messages else []
-    yield from ((each, chat.tools) for each in ways)
-    if chat.tools and voice.shows_tools and (full := tool_prompt.described(chat.tools)) != list(chat.tools):
-        yield from ((each, full) for each in ways)
+    if not voice.shows_tools or (tools and envelopes):
+        yield from ((each, []) for each in ways)
 
 
 def _refusal(error: TemplateError) -> Refused:
@@ -238,12 +243,12 @@ def _refusal(error: TemplateError) -> Refused:
     return Refused(f"the model's chat template failed: {error.message}", code="template_failed", status=500)
 
 
-def _render(messages: Turns, tools: Sequence[Mapping[str, Any]], chat: ChatRequest, facts: Wording) -> str:
+def _render(messages: Turns, tools: list[Any], chat: ChatRequest, facts: Wording) -> str:
     assert facts.template is not None
     voice = facts.voice
     return facts.template.render(
         messages,
-        tools=(list(tools) or voice.no_tools) if voice.shows_tools else voice.no_tools,
+        tools=tools or voice.no_tools,
         add_generation_prompt=chat.add_generation_prompt,
         continue_final_message=chat.continue_final_message,
         **_documents(chat, facts),

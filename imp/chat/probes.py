@@ -10,7 +10,8 @@ from typing import Any
 from .formats.base import Thinking
 from .template import ChatTemplate, TemplateError
 
-USER, REASON, TEXT, TOOL, RESULT = "probe question", "probe reason", "probe answer", "probe_tool", "probe result"
+USER, REASON, TEXT, RESULT = "probe question", "probe reason", "probe answer", "probe result"
+TOOL, OTHER = "probe_tool", "second_probe"
 ARGUMENTS: Mapping[str, Any] = {"probe_key": "probe value"}
 TOOLS: Sequence[Mapping[str, Any]] = [
     {
@@ -69,14 +70,32 @@ def call_turn(template: ChatTemplate, as_text: bool = False) -> str | None:
     """How the template writes an answer that is a call, from the question on; None: it does not.
 
     as_text: the call's arguments are given as JSON in a string."""
-    arguments = json.dumps(ARGUMENTS) if as_text else ARGUMENTS
-    call = {**_CALL, "function": {"name": TOOL, "arguments": arguments}}
+    call = _with_text(_CALL) if as_text else _CALL
     for content in ("", TEXT):
         turn = {"role": "assistant", "content": content, "tool_calls": [call]}
         text = rendered(template, [_QUESTION, turn], tools=TOOLS, add_generation_prompt=False)
         if text is not None and TOOL in (behind := text[text.rfind(USER) + len(USER) :]):
             return behind
     return None
+
+
+def shows_several(template: ChatTemplate, as_text: bool) -> bool:
+    """Does it write all calls of an answer that has two? Some refuse that, others drop what is behind the first.
+
+    as_text: see `call_turn`."""
+    other = {**_CALL, "id": "probe0002", "function": {"name": OTHER, "arguments": ARGUMENTS}}
+    calls = [_with_text(call) if as_text else call for call in (_CALL, other)]
+    for content in ("", TEXT):
+        turn = {"role": "assistant", "content": content, "tool_calls": calls}
+        text = rendered(template, [_QUESTION, turn], tools=TOOLS, add_generation_prompt=False)
+        if text is not None and OTHER in text:
+            return True
+    return False
+
+
+def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"])}}
 
 
 def shows_results(template: ChatTemplate) -> bool:

@@ -50,6 +50,7 @@ class Voice:
 
     shows_tools: the template tells the model of tools; else the prompt of tool_prompt.py has to.
     shows_calls: it writes earlier calls as the model writes them; else they are part of the text.
+    shows_several: it writes all calls of an answer that has several; else each needs an answer of its own.
     shows_results: it has a turn for what tools gave; else the user's is taken.
     text_arguments: it wants the arguments of calls as JSON in a string; else as a mapping.
     no_tools: what it wants to be given where there are none.
@@ -62,6 +63,7 @@ class Voice:
     thinking: Thinking | None = None
     shows_tools: bool = True
     shows_calls: bool = True
+    shows_several: bool = True
     shows_results: bool = True
     text_arguments: bool = False
     no_tools: Sequence[Any] | None = None

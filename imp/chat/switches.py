@@ -65,7 +65,7 @@ Ask = Callable[..., str | None]  # renders a question with these variables; None
 def switch(template: ChatTemplate, ask: Ask, thinks: Callable[[str], bool | None]) -> Switch | None:
     """thinks(prompt): does the end of a prompt say that the model thinks; None: neither yes nor no."""
     by_variable = {"enable_thinking", "thinking"} & template.reads
-    if not by_variable and WORDS.off in template.source and thinks(ask(system=WORDS.off) or "") is False:
+    if not by_variable and WORDS.off in template.text and thinks(ask(system=WORDS.off) or "") is False:
         return WORDS
     for each in SWITCHES:
         if each.name not in template.reads:
@@ -84,7 +84,7 @@ def effort(template: ChatTemplate, ask: Ask) -> Effort | None:
             continue
         known = {word: text for word in ORDER if (text := ask(**{name: word})) is not None}
         if len(known) == len(ORDER):
-            quoted = [word for word in ORDER if f"'{word}'" in template.source or f'"{word}"' in template.source]
+            quoted = [word for word in ORDER if f"'{word}'" in template.text or f'"{word}"' in template.text]
             known = {word: text for word, text in known.items() if word in _EVERYBODYS or word in quoted}
         if len(set(known.values())) > 1:
             return Effort(name, tuple(known))

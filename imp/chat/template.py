@@ -40,9 +40,41 @@ class TemplateError(Exception):
         self.message, self.line, self.refused = message, line, refused
 
 
-class ChatTemplate:
-    """One compiled template. Immutable; renders in any number of threads at once.
+class _Program:
+    """One compiled source.  reads: names of the variables it takes from outside."""
 
+    def __init__(self, source: str, clock: Callable[[], datetime]) -> None:
+        if len(source) > MAX_SOURCE:
+            raise TemplateError(f"the chat template has {len(source)} characters; {MAX_SOURCE} are allowed")
+        self.source = source
+        self._changes_lists = re.search(r"\.\s*(append|pop)\s*\(", source) is not None
+        environment = sandbox.MeteredEnvironment()
+        environment.globals["strftime_now"] = _strftime(clock)
+        try:
+            self.reads = frozenset(meta.find_undeclared_variables(environment.parse(source)))
+            self._template = environment.from_string(source)
+        except Exception as error:  # a foreign program: Jinja's parser and Python's compiler fail in many ways
+            raise _failure(error) from error
+
+    def run(self, variables: dict[str, Any]) -> str:
+        if self._changes_lists:
+            variables = copy.deepcopy(variables)
+        size = costs.weight(variables, costs.BASE_BUDGET)
+        reset = costs.METER.set(costs.Meter(costs.BASE_BUDGET + costs.BUDGET_PER_INPUT * size))
+        try:
+            return self._template.render(variables)
+        except Exception as error:  # a foreign program may raise anything; whatever it is ends this request only
+            raise _failure(error) from error
+        finally:
+            costs.METER.reset(reset)
+
+
+class ChatTemplate:
+    """A compiled template, and perhaps another one that is for conversations with tools, as transformers chooses.
+    Immutable; renders in any number of threads at once.
+
+    source: of the template.  tool_use: of the other; None: there is none
+    text: all of it that tells how the model speaks
     reads: names of the variables it takes from outside
     special_tokens: variables of the template, `bos_token` and the like, by name
     clock: what `strftime_now` reads
@@ -52,22 +84,17 @@ class ChatTemplate:
         self,
         source: str,
         *,
+        tool_use: str | None = None,
         special_tokens: Mapping[str, str] = types.MappingProxyType({}),
         clock: Callable[[], datetime] = datetime.now,
     ) -> None:
-        if len(source) > MAX_SOURCE:
-            raise TemplateError(f"the chat template has {len(source)} characters; {MAX_SOURCE} are allowed")
-        self.source = source
+        self.source, self.tool_use = source, tool_use
+        self.text = source if tool_use is None else f"{source}\n{tool_use}"
         self._special_tokens = dict(special_tokens)
         self._clock = clock
-        self._changes_lists = re.search(r"\.\s*(append|pop)\s*\(", source) is not None
-        environment = sandbox.MeteredEnvironment()
-        environment.globals["strftime_now"] = _strftime(clock)
-        try:
-            self.reads = frozenset(meta.find_undeclared_variables(environment.parse(source)))
-            self._template = environment.from_string(source)
-        except Exception as error:  # a foreign program: Jinja's parser and Python's compiler fail in many ways
-            raise _failure(error) from error
+        self._plain = _Program(source, clock)
+        self._with_tools = self._plain if tool_use is None else _Program(tool_use, clock)
+        self.reads = self._plain.reads | self._with_tools.reads
 
     def render(
         self,
@@ -87,48 +114,38 @@ class ChatTemplate:
         if not messages:
             raise TemplateError("there are no messages to render", refused=True)
         chat = [_as_templates_know_it(message) for message in messages]
+        program = self._with_tools if tools else self._plain
         if continue_final_message:
-            final = self._mark_end(chat[-1])
-        variables = self._special_tokens | self._older_names(tools) | kwargs
+            final = _mark_end(program, chat[-1])
+        variables = self._special_tokens | self._older_names(program, tools) | kwargs
         variables |= {"messages": chat, "tools": tools, "documents": documents}
         variables["add_generation_prompt"] = add_generation_prompt and not continue_final_message
-        text = self._run(variables)
+        text = program.run(variables)
         return _cut_at_mark(text, final) if continue_final_message else text
 
-    def _older_names(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    def _older_names(self, program: _Program, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
         """What templates from before there was `tools` read: its functions as text, and the time."""
-        if "functions" not in self.reads or "tools" in self.reads:
+        if "functions" not in program.reads or "tools" in program.reads:
             return {}
         functions = [tool.get("function", tool) for tool in tools or ()]
         return {"functions": sandbox.tojson(functions, indent=4), "datetime": self._clock().strftime("%B %d %Y, %H:%M")}
 
-    def _run(self, variables: dict[str, Any]) -> str:
-        if self._changes_lists:
-            variables = copy.deepcopy(variables)
-        size = costs.weight(variables, costs.BASE_BUDGET)
-        reset = costs.METER.set(costs.Meter(costs.BASE_BUDGET + costs.BUDGET_PER_INPUT * size))
-        try:
-            return self._template.render(variables)
-        except Exception as error:  # a foreign program may raise anything; whatever it is ends this request only
-            raise _failure(error) from error
-        finally:
-            costs.METER.reset(reset)
 
-    def _mark_end(self, message: dict[str, Any]) -> str:
-        """Put CONTINUE_MARK behind the message's last text; returns that text."""
-        content: Any = message.get("content")
-        if "content" not in self.source:
-            raise TemplateError("continue_final_message: the chat template does not read `content`", refused=True)
-        if isinstance(content, str):
-            message["content"] = content + CONTINUE_MARK
-            return content
-        for i in reversed(range(len(content or ()))):
-            if "text" in content[i]:
-                text = content[i]["text"]
-                marked = {**content[i], "text": text + CONTINUE_MARK}
-                message["content"] = [*content[:i], marked, *content[i + 1 :]]
-                return text
-        raise TemplateError("continue_final_message: the final message has no text to continue", refused=True)
+def _mark_end(program: _Program, message: dict[str, Any]) -> str:
+    """Put CONTINUE_MARK behind the message's last text; returns that text."""
+    content: Any = message.get("content")
+    if "content" not in program.source:
+        raise TemplateError("continue_final_message: the chat template does not read `content`", refused=True)
+    if isinstance(content, str):
+        message["content"] = content + CONTINUE_MARK
+        return content
+    for i in reversed(range(len(content or ()))):
+        if "text" in content[i]:
+            text = content[i]["text"]
+            marked = {**content[i], "text": text + CONTINUE_MARK}
+            message["content"] = [*content[:i], marked, *content[i + 1 :]]
+            return text
+    raise TemplateError("continue_final_message: the final message has no text to continue", refused=True)
 
 
 def _as_templates_know_it(message: Mapping[str, Any]) -> dict[str, Any]:

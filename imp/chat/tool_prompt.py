@@ -54,9 +54,10 @@ def told(messages: Sequence[Mapping[str, Any]], text: str, system: bool = True) 
 
 
 def described(value: Any) -> Any:
-    """Tools, or a part of them, with an empty description where there is none: of functions and of what they take.
+    """Tools, or a part of them, with an empty description where there is none, of functions and of what they take, and
+    with members of any kind where objects say nothing of them.
 
-    For templates that break on a function or a parameter without one."""
+    For templates that break on what a schema does not say."""
     if isinstance(value, list | tuple):
         return [described(each) for each in value]
     if not isinstance(value, Mapping):
@@ -66,9 +67,41 @@ def described(value: Any) -> Any:
         full["properties"] = {
             name: {"description": "", **each} if isinstance(each, dict) else each for name, each in properties.items()
         }
+    if full.get("type") == "object":
+        full.setdefault("additionalProperties", {})
     if isinstance(function := full.get("function"), dict):
         full["function"] = {"description": "", **function}
     return full
+
+
+def one_by_one(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The conversation with one call to an answer: those of an answer that has several stand behind each other, each
+    with its result."""
+    out: list[dict[str, Any]] = []
+    waiting: list[dict[str, Any]] = []  # answers with one call each, whose results come next
+    results: dict[int, list[dict[str, Any]]] = {}
+
+    def settle() -> None:
+        for at, answer in enumerate(waiting):
+            out.extend([answer, *results.pop(at, ())])
+        waiting.clear()
+
+    for message in map(dict, messages):
+        if waiting and message["role"] in ("tool", "function"):
+            ids = [answer["tool_calls"][0].get("id") for answer in waiting]
+            known = message.get("tool_call_id")
+            at = ids.index(known) if known in ids else min(sum(map(len, results.values())), len(waiting) - 1)
+            results.setdefault(at, []).append(message)
+            continue
+        settle()
+        calls = message.get("tool_calls") or []
+        if len(calls) < 2:
+            out.append(message)
+            continue
+        rest = {"role": message["role"], "content": ""}
+        waiting += [{**(message if not at else rest), "tool_calls": [call]} for at, call in enumerate(calls)]
+    settle()
+    return out
 
 
 def plainly(

@@ -405,3 +405,15 @@ def test_every_filter_is_accounted_for():
     """A filter Jinja gains in some release is not let in before somebody decides what it costs."""
     allowed = costs.CONSTANT_FILTERS | costs.PASSING_FILTERS | costs.DEEP_FILTERS.keys()
     assert sandbox.MeteredEnvironment().filters.keys() == allowed
+
+
+def test_a_template_for_tools_is_taken_where_there_are_tools():
+    """As transformers chooses among named templates: `tool_use` with tools, else `default`."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    both = template("D{{ messages[0].content }}{{ own }}", tool_use="U{{ tools | tojson }}{{ other }}")
+    assert both.render(USER).startswith("D") and both.render(USER, tools=tools) == "U" + json.dumps(tools)
+    assert both.render(USER, tools=[]).startswith("D")
+    assert {"own", "other", "tools"} <= both.reads and "own" in both.text and "other" in both.text
+    assert (both.source, both.tool_use) == ("D{{ messages[0].content }}{{ own }}", "U{{ tools | tojson }}{{ other }}")
+    with pytest.raises(TemplateError):
+        template("fine", tool_use="{% if %}")

@@ -38,6 +38,7 @@ def detect(template: ChatTemplate | None, control_spellings: Sequence[str] = (),
         thinking,
         shows_tools=probes.knows_tools(template),
         shows_calls=turn is not None,
+        shows_several=turn is None or probes.shows_several(template, text_arguments),
         shows_results=probes.shows_results(template),
         text_arguments=text_arguments,
         no_tools=probes.no_tools(template),
@@ -50,7 +51,7 @@ def detect(template: ChatTemplate | None, control_spellings: Sequence[str] = (),
 
 def _thinking(template: ChatTemplate, control_spellings: Sequence[str]) -> Thinking | None:
     return (
-        reasoning.by_marks(template.source)
+        reasoning.by_marks(template.text)
         or probes.around_reasoning(template)
         or reasoning.by_tokens(control_spellings)
     )
@@ -67,7 +68,7 @@ def _frame(template: ChatTemplate, thinking: Thinking | None, format: Format) ->
 def _format(template: ChatTemplate, thinking: Thinking | None, turn: str | None) -> Format:
     if turn is None and not probes.knows_tools(template):
         return hermes.FORMAT
-    found = registry.by_marks(template.source + (turn or ""))
+    found = registry.by_marks(template.text + (turn or ""))
     if found is None and turn is not None:  # Hermes' objects are read by others too, but not the other way round
         formats = (hermes.FORMAT, *registry.FORMATS.values())
         found = next((each for each in formats if _reads(each, thinking, turn)), None)

@@ -17,6 +17,7 @@ async def props(services: Services, request: HttpRequest) -> Response:
     """GET /props, llama.cpp's shape. `model_path` is the model's name: where files lie is nobody's business."""
     loaded = services.serving(None)
     facts, tokenizer = loaded.facts, loaded.tokenizer
+    tool_use = None if facts.template is None else facts.template.tool_use
     return json_response(
         {
             "default_generation_settings": {"n_ctx": facts.context, "params": _defaults(loaded)},
@@ -28,6 +29,7 @@ async def props(services: Services, request: HttpRequest) -> Response:
             "eos_token": _text(tokenizer, tokenizer.eos_id),
             "modalities": {"vision": False, "audio": False},
             "build_info": services.fingerprint,
+            **({} if tool_use is None else {"chat_template_tool_use": tool_use}),
         }
     )
 

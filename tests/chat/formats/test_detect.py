@@ -173,6 +173,13 @@ def test_no_name_of_a_model_decides():
         assert voice.format is not None and voice.format.name == row.format, row.template
 
 
+def test_a_template_for_tools_tells_the_format_too():
+    """Command R+ has one for conversations without tools, and the public one for those with."""
+    tool_use = template("CohereForAI-c4ai-command-r-plus-tool_use").source
+    found = detect(ChatTemplate(BUILTIN["chatml"], tool_use=tool_use, special_tokens={"bos_token": "<s>"}))
+    assert found.format is registry.FORMATS["command-plus"] and found.shows_tools and found.shows_calls
+
+
 def test_an_unknown_template_is_found_by_what_it_writes():
     """No marks of a format: variables hide the markers. The call of our conversation is read all the same."""
     source = """{%- set t = 'tool' ~ '_call' %}{% if tools %}{{ tools | tojson }}{% endif %}

@@ -13,6 +13,9 @@ import pytest
 from imp.chat.formats.base import Tool
 from imp.chat.formats.detect import detect
 from imp.chat.formats.registry import FORMATS
+from imp.chat.inspect import Subject
+from imp.chat.message import ChatRequest, Message
+from imp.chat.prepare import render
 from imp.chat.template import ChatTemplate, TemplateError
 from tests.chat.formats.harness import calls, read
 
@@ -195,6 +198,67 @@ def test_a_templates_calls_are_read_back(name):
         output = turn(name, case, wanted)
         for pieces in ([output], list(output)):
             assert calls(read(pieces, voice.format, TOOLS, voice.thinking)) == list(wanted), output
+
+
+def asked(wanted: tuple[tuple[str, dict[str, Any]], ...], system: bool = True) -> tuple[Message, ...]:
+    """As `conversation`, with results that can be told apart, as the dialects hand it on."""
+    made = [
+        {"id": f"call{n:05}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for n, (name, arguments) in enumerate(wanted)
+    ]
+    return (
+        *([Message("system", "You are brief.")] if system else []),
+        Message("user", "How is it?"),
+        Message("assistant", None, tool_calls=tuple(made)),
+        *(Message("tool", f"RESULT-{n}", name=call["function"]["name"], tool_call_id=call["id"]) for n, call in enumerate(made)),
+    )
+
+
+def prompt(name: str, messages: tuple[Message, ...]) -> str:
+    """What the model is given, by whatever way the template can tell it."""
+    template = compiled(name)
+    tools = tuple({"type": "function", "function": function} for function in FUNCTIONS)
+    return render(ChatRequest(messages, tools=tools), Subject(template, detect(template)))
+
+
+NO_SYSTEM = {"google-gemma-2-2b-it"}  # refuses system messages
+
+
+@needs_templates
+@pytest.mark.parametrize("name", [*WITH_TOOLS, *WITHOUT])
+def test_every_template_tells_the_model_of_tools_calls_and_results(name):
+    """Also those that know no tools, drop calls, or hold one call: all of the conversation is there, in its order."""
+    for wanted in VALUES.values():
+        text = prompt(name, asked(wanted, name not in NO_SYSTEM))
+        assert all(function["name"] in text[: text.index("How is it?")] for function in FUNCTIONS)
+        behind = text[text.rindex("How is it?") :]
+        marks = [name for name, _ in wanted] + [f"RESULT-{n}" for n in range(len(wanted))]
+        assert all(mark in behind for mark in marks), text
+        assert [behind.index(f"RESULT-{n}") for n in range(len(wanted))] == sorted(behind.index(f"RESULT-{n}") for n in range(len(wanted)))
+
+
+@needs_templates
+@pytest.mark.parametrize("name", WITHOUT)
+def test_calls_in_our_words_are_read_back(name):
+    """Of templates that write none: they are text of the assistant, as the model is told to write them."""
+    voice = detect(compiled(name))
+    for wanted in VALUES.values():
+        messages = asked(wanted, name not in NO_SYSTEM)
+        before, whole = prompt(name, messages[: -1 - len(wanted)]), prompt(name, messages)
+        written = whole[whole.index("How is it?") + len("How is it?") : whole.index("RESULT-0")]
+        assert before[: before.index("How is it?")] == whole[: whole.index("How is it?")]
+        assert calls(read([written], voice.format, TOOLS)) == list(wanted), whole
+
+
+@needs_templates
+@pytest.mark.parametrize("name", [name for name, case in WITH_TOOLS.items() if case.one_call])
+def test_templates_that_hold_one_call_get_several_one_by_one(name):
+    """Parallel calls of a conversation are what they would be one after the other, each with its result."""
+    for wanted in (VALUES["two"], VALUES["same twice"]):
+        *before, answer, first, second = asked(wanted)
+        one, other = ((Message("assistant", None, tool_calls=(call,))) for call in answer.tool_calls)
+        assert prompt(name, (*before, answer, first, second)) == prompt(name, (*before, one, first, other, second))
+        assert prompt(name, (*before, answer, second, first)) == prompt(name, (*before, one, first, other, second))
 
 
 @needs_templates
