@@ -21,13 +21,15 @@ from imp.http.dialects import infill as infilling
 from imp.http.dialects.shared import Conversation
 from imp.http.errors import ApiError
 from imp.http.fields import IGNORED_HEADER, ignored_header
-from imp.http.message import HttpRequest, Response, dumps, json_bytes, json_response
+from imp.http.message import HttpRequest, Response, dumps_long, json_bytes, json_response
 from imp.http.recorder import Recorder
 from imp.http.services import Generation, Services
 from imp.http.turn import bound
 from imp.types import Event, Request
 
 log = logging.getLogger(__name__)
+
+LONG_REPLY = 50  # tokens with their log-probabilities: with 20 alternatives each, written in a millisecond
 
 
 class Reply(Protocol):
@@ -59,7 +61,7 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
     """POST /v1/chat/completions"""
     recorder = Recorder(services, request, "/v1/chat/completions")
     with recorder.watching():
-        ask = openai_chat.read(request.json())
+        ask = await services.read(request, openai_chat.read)
         loaded = await recorder.lease(ask.model)
         header = _header(services, "chatcmpl-", loaded.card.name)
         prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
@@ -74,20 +76,24 @@ async def completions(services: Services, request: HttpRequest) -> Response:
     """POST /v1/completions"""
     recorder = Recorder(services, request, "/v1/completions")
     with recorder.watching():
-        ask = openai_completions.read(request.json(), services.max_batch_items)
+        ask = await services.read(request, lambda body: openai_completions.read(body, services.max_batch_items))
         loaded = await recorder.lease(ask.model)
         header = _header(services, "cmpl-", loaded.card.name)
         wanted = ask.completion
-        prepared = await services.prepare(lambda: prepare_completion(wanted, loaded.facts, header.id, recorder.began))
+        cut = wanted.options.truncate_prompt is not None
+
+        def work() -> tuple[list[Request], list[str]]:
+            """The requests, and the texts of their prompts."""
+            made = prepare_completion(wanted, loaded.facts, header.id, recorder.began)
+            pairs = zip(wanted.prompts, made, strict=True)
+            decode = loaded.tokenizer.decode
+            return made, [p if isinstance(p, str) and not cut else decode(each.prompt) for p, each in pairs]
+
+        prepared, texts = await services.prepare(work)
         with recorder.compiling(ask.constraint):
             prepared = await services.constrained(prepared, ask.constraint, loaded.facts)
     conversation = Conversation([(each.id, each.n) for each in prepared], recorder.timings if ask.timings else None)
     conversation.declined = declined(wanted.options, loaded.facts.defaults, loaded.facts.no_guesses)
-    cut = wanted.options.truncate_prompt is not None
-    texts = [
-        text if isinstance(text, str) and not cut else loaded.tokenizer.decode(made.prompt)
-        for text, made in zip(wanted.prompts, prepared, strict=True)
-    ]
     writer = openai_completions.Writer(ask, header, conversation, loaded.tokenizer, texts, [p.prompt for p in prepared])
     return await answer(services, prepared, writer, recorder, ask.stream, ask.ignored)
 
@@ -96,7 +102,7 @@ async def infill(services: Services, request: HttpRequest) -> Response:
     """POST /infill"""
     recorder = Recorder(services, request, "/infill")
     with recorder.watching():
-        ask = infilling.read(request.json())
+        ask = await services.read(request, infilling.read)
         loaded = await recorder.lease(ask.model)
         header = _header(services, "infill-", loaded.card.name)
         prepared = await services.prepare(
@@ -110,7 +116,7 @@ async def messages(services: Services, request: HttpRequest) -> Response:
     """POST /v1/messages"""
     recorder = Recorder(services, request, "/v1/messages")
     with recorder.watching():
-        ask = _read_messages(services, request)
+        ask = await _read_messages(services, request)
         loaded = await recorder.lease(ask.model)
         header = _header(services, "msg_", loaded.card.name)
         prepared = await services.prepare(
@@ -125,14 +131,14 @@ async def messages(services: Services, request: HttpRequest) -> Response:
     return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored, headers, anthropic.PING)
 
 
-def _read_messages(services: Services, request: HttpRequest) -> anthropic.Ask:
+async def _read_messages(services: Services, request: HttpRequest) -> anthropic.Ask:
     interleaved = any("interleaved-thinking" in value for value in request.headers.all("anthropic-beta"))
-    return anthropic.read(request.json(), services.seal, interleaved)
+    return await services.read(request, lambda body: anthropic.read(body, services.seal, interleaved))
 
 
 async def count_tokens(services: Services, request: HttpRequest) -> Response:
     """POST /v1/messages/count_tokens: the prompt of the same request to /v1/messages, in tokens."""
-    ask = _read_messages(services, request)
+    ask = await _read_messages(services, request)
     facts = services.serving(ask.model).facts
     count = await services.prepare(lambda: _reworded(lambda: _count(ask.chat, facts)))
     headers = _echoed(services, request) | ignored_headers(services, ask.ignored)
@@ -143,7 +149,7 @@ async def embed(services: Services, request: HttpRequest) -> Response:
     """POST /v1/embeddings"""
     recorder = Recorder(services, request, "/v1/embeddings")
     with recorder.watching():
-        ask = embeddings.read(request.json(), services.max_batch_items)
+        ask = await services.read(request, lambda body: embeddings.read(body, services.max_batch_items))
         loaded = await recorder.lease(ask.model)
         header = _header(services, "embd-", loaded.card.name)
         prepared = await services.prepare(
@@ -168,7 +174,7 @@ async def _score(
 ) -> Response:
     recorder = Recorder(services, request, endpoint)
     with recorder.watching():
-        ask = read(request.json(), request.path, services.max_batch_items)
+        ask = await services.read(request, lambda body: read(body, request.path, services.max_batch_items))
         loaded = await recorder.lease(ask.model)
         header = _header(services, "score-" if ask.shape is rerank.Shape.SCORE else "rerank-", loaded.card.name)
         prepared = await services.prepare(
@@ -185,9 +191,14 @@ async def _measure(
     """Numbers about prompts: run like an answer that is not streamed; long bodies are written in the pool."""
     _enter(services, prepared, writer, recorder, False)
     await _collect(services, prepared, writer, recorder)
-    body = await services.prepare(lambda: dumps(writer.reply()))
+    return await _written(services, writer, recorder, recorder.headers | ignored_headers(services, ignored))
+
+
+async def _written(services: Services, writer: Reply, recorder: Recorder, headers: Mapping[str, str]) -> Response:
+    """The whole answer, written in the pool."""
+    body = await services.prepare(lambda: dumps_long(writer.reply()))
     recorder.reply = lambda: body
-    return json_bytes(body, headers=recorder.headers | ignored_headers(services, ignored))
+    return json_bytes(body, headers=headers)
 
 
 def _count(chat: ChatRequest, facts: ModelFacts) -> int:
@@ -219,6 +230,8 @@ async def answer(
         chunks = _chunks(services, prepared, writer, recorder)
         return sse.response(chunks, services.ping_s, ping, headers)
     await _collect(services, prepared, writer, recorder)
+    if sum(len(each.logprobs) + len(each.prompt_logprobs or ()) for each in writer.conversation.choices) > LONG_REPLY:
+        return await _written(services, writer, recorder, headers)
     response = json_response(writer.reply(), headers=headers)
     recorder.reply = lambda: response.body
     return response

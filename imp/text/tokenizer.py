@@ -6,6 +6,7 @@ as UTF-8, so that every way of decoding (whole, incremental, by a grammar) agree
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -14,6 +15,10 @@ from typing import Any
 from .gguf_vocab import read_gguf_vocabulary
 from .json_vocab import read_json_vocabulary
 from .vocabulary import AddedToken, InvalidTokenizer, UnsupportedTokenizer, Vocabulary
+
+IDS_AT_ONCE = 1 << 14  # no call of a long decoding holds the interpreter's lock for a millisecond
+
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 __all__ = ["InvalidTokenizer", "Tokenizer", "UnsupportedTokenizer"]
 
@@ -89,15 +94,21 @@ class Tokenizer:
         Where encoding puts a space before a text (`adds_space`), one space at the very start is taken away again.
         Raises ValueError for an id outside the vocabulary.
         """
-        if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
+        decode = _Utf8Decoder("replace").decode
+        parts = [
+            decode(self._joined(ids[start : start + IDS_AT_ONCE], skip_special))
+            for start in range(0, len(ids), IDS_AT_ONCE)
+        ]
+        text = "".join(parts) + decode(b"", True)
+        return text.removeprefix(" ") if self.adds_space else text
+
+    def _joined(self, ids: Sequence[int], skip_special: bool) -> bytes:
+        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
             wrong = next(token for token in ids if not 0 <= token < self.vocab_size)
             raise ValueError(f"token {wrong} is outside the vocabulary (0 to {self.vocab_size - 1})")
         hidden = self.special_ids if skip_special else frozenset()
         table = self._bytes
-        data = b"".join([table[token] for token in ids if token not in hidden])
-        if self.adds_space and data.startswith(b" "):
-            data = data[1:]
-        return data.decode("utf-8", "replace")
+        return b"".join([table[token] for token in ids if token not in hidden])
 
     @property
     def byte_table(self) -> Sequence[bytes]:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from imp.http.errors import ApiError, Envelope, bad_request, envelope, envelope_of
-from imp.http.message import Headers, HttpRequest, error_response, parse_json_object, parse_query
+from imp.http.message import Headers, HttpRequest, error_response, parse_query
+from imp.http.strict_json import parse_json_object
 
 
 def refused(body: bytes) -> ApiError:

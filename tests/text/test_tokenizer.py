@@ -393,3 +393,21 @@ def test_json_with_a_wrong_configuration(config: dict[str, Any]) -> None:
 def test_vocabulary_files_are_there_or_skipped() -> None:
     names = toys.vocabulary_names()
     assert not names or len(names) == 13
+
+
+def test_a_text_is_decoded_in_parts_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Characters and what is no character are cut anywhere; bytes are tokens here."""
+    tokenizers_ = [byte_tokenizer(), Tokenizer.from_gguf(sentencepiece_metadata())]
+    draw = random.Random(6)
+    whole = "é漢😀 a".encode() + b"\xff\xe6\xbc"
+    for tokenizer in tokenizers_:
+        bytes_at = [tokenizer.byte_table.index(bytes([byte])) for byte in range(256)]
+        for _ in range(100):
+            data = bytes(draw.choice(whole) for _ in range(draw.randrange(40))) + whole
+            ids = [bytes_at[byte] for byte in data]
+            expected = data.decode("utf-8", "replace")
+            if tokenizer.adds_space:
+                expected = expected.removeprefix(" ")
+            for size in (1, 2, 7, 1000):
+                monkeypatch.setattr("imp.text.tokenizer.IDS_AT_ONCE", size)
+                assert tokenizer.decode(ids) == expected

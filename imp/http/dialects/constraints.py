@@ -8,7 +8,7 @@ from typing import Any
 
 from imp.http.errors import ApiError, bad_request
 from imp.http.fields import Field, Kind, Parsed, Status
-from imp.http.message import parse_json_object
+from imp.http.strict_json import parse_json_object
 from imp.types import ConstraintKind, ConstraintSpec
 
 _SCHEMA = (Kind.OBJECT, Kind.BOOLEAN)

@@ -43,7 +43,7 @@ async def abort_requests(services: Services, request: HttpRequest) -> Response:
     Names nobody has are left alone."""
     malformed = json_response({"detail": "Invalid JSON format"}, 400)
     try:
-        names = request.json().get("request_ids")
+        names = (await services.read(request, dict)).get("request_ids")
     except ApiError as error:
         if error.status != 400:
             raise

@@ -64,7 +64,7 @@ async def create(services: Services, request: HttpRequest) -> Response:
     """POST /v1/responses"""
     recorder = Recorder(services, request, "/v1/responses")
     with recorder.watching():
-        ask = responses.read(request.json(), over_socket=request.local is not None)
+        ask = await services.read(request, lambda body: responses.read(body, over_socket=request.local is not None))
         if ask.background and not services.responses.keeps:
             raise bad_request("background", '"background" needs a store, and this server keeps no responses.')
         loaded, context = await recorder.lease(ask.model), _context(services, request, ask)
@@ -307,7 +307,7 @@ def _integer(request: HttpRequest, name: str, low: int, high: int | None) -> int
 
 async def input_tokens(services: Services, request: HttpRequest) -> Response:
     """POST /v1/responses/input_tokens: the prompt of the same request to /v1/responses, in tokens."""
-    ask = responses.read(request.json())
+    ask = await services.read(request, responses.read)
     facts, context = services.serving(ask.model).facts, _context(services, request, ask)
 
     def count() -> int:
@@ -323,7 +323,7 @@ async def compact(services: Services, request: HttpRequest) -> Response:
     """POST /v1/responses/compact: the conversation as one item, which is the model's own summary of it."""
     recorder = Recorder(services, request, "/v1/responses/compact")
     with recorder.watching():
-        ask = responses.read_compact(request.json())
+        ask = await services.read(request, responses.read_compact)
         loaded, context = await recorder.lease(ask.model), _context(services, request, ask)
         header = _header(services, loaded)
 

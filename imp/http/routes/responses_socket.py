@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from imp.http.errors import ApiError, bad_request
-from imp.http.message import Full, Headers, HttpRequest, Response, Stream, Switch, dumps, parse_json_object
+from imp.http.message import Full, Headers, HttpRequest, Response, Stream, Switch, dumps
 from imp.http.router import Handler
 from imp.http.services import Services
 from imp.http.store import Latest
@@ -59,9 +59,9 @@ class _Session:
         self._socket.close(NORMAL, "The connection has reached its time limit.")
 
     async def _turn(self, message: str) -> None:
-        raw = message.encode()
+        turn = self._posted(message.encode())
         try:
-            body = parse_json_object(raw)
+            body = await self._services.read(turn, lambda body: body)
         except ApiError as error:
             await self._tell(error, None)
             return
@@ -70,7 +70,6 @@ class _Session:
             text = '"type" must be "response.create"; no other message is understood here.'
             await self._tell(bad_request("type", text), lane)
             return
-        turn = self._posted(raw)
         try:
             admitted = self._admit(turn)
             response = admitted if isinstance(admitted, Full) else await admitted(turn)

@@ -12,7 +12,7 @@ from imp.http.dialects.shared import token_string
 from imp.http.errors import bad_request
 from imp.http.fields import Field, Kind, parse
 from imp.http.generate import ignored_headers
-from imp.http.message import HttpRequest, Response, json_response
+from imp.http.message import HttpRequest, Response, dumps_long, json_bytes, json_response
 from imp.http.services import Loaded, Services
 
 MAX_TOKENS = 1_000_000
@@ -49,22 +49,22 @@ APPLY_TEMPLATE = (
 
 
 async def tokenize(services: Services, request: HttpRequest) -> Response:
-    body = request.json()
-    parsed = parse(body, TOKENIZE)
+    parsed = await services.read(request, lambda body: parse(body, TOKENIZE))
     loaded = services.serving(parsed["model"])
     given = [name for name in ("prompt", "content", "messages") if parsed[name] is not None]
     if len(given) != 1:
         raise bad_request("prompt", 'exactly one of "prompt", "content" and "messages" is needed.')
-    if given[0] == "messages":
-        ids = await services.prepare(lambda: _chat_ids(parsed.values, loaded))
-    else:
-        ids = await services.prepare(lambda: _text_ids(parsed.values, given[0], loaded))
-    pieces = [token_string(loaded.tokenizer, token) for token in ids] if parsed["return_token_strs"] else None
+    return json_bytes(await services.prepare(lambda: _tokenized(parsed.values, given[0], loaded)))
+
+
+def _tokenized(values: dict[str, Any], given: str, loaded: Loaded) -> bytes:
+    ids = _chat_ids(values, loaded) if given == "messages" else _text_ids(values, given, loaded)
+    pieces = [token_string(loaded.tokenizer, token) for token in ids] if values["return_token_strs"] else None
     tokens: list[Any] = ids
-    if parsed["with_pieces"]:
+    if values["with_pieces"]:
         tokens = [{"id": token, "piece": _piece(loaded, token)} for token in ids]
     answer = {"count": len(ids), "max_model_len": loaded.facts.context, "tokens": tokens, "token_strs": pieces}
-    return json_response(answer)
+    return dumps_long(answer)
 
 
 def _text_ids(values: dict[str, Any], name: str, loaded: Loaded) -> list[int]:
@@ -103,27 +103,31 @@ def _piece(loaded: Loaded, token: int) -> str | list[int]:
 
 
 async def detokenize(services: Services, request: HttpRequest) -> Response:
-    parsed = parse(request.json(), DETOKENIZE)
+    parsed = await services.read(request, lambda body: parse(body, DETOKENIZE))
     loaded = services.serving(parsed["model"])
+    return json_bytes(await services.prepare(lambda: _detokenized(parsed["tokens"], loaded)))
+
+
+def _detokenized(tokens: list[int], loaded: Loaded) -> bytes:
     size = loaded.tokenizer.vocab_size
-    for i, token in enumerate(parsed["tokens"]):
+    for i, token in enumerate(tokens):
         if not 0 <= token < size:
             raise bad_request(f"tokens[{i}]", f'"tokens[{i}]" is {token}; the vocabulary is 0 to {size - 1}.')
-    text = await services.prepare(lambda: loaded.tokenizer.decode(parsed["tokens"]))
-    return json_response({"prompt": text, "content": text})
+    text = loaded.tokenizer.decode(tokens)
+    return dumps_long({"prompt": text, "content": text})
 
 
 async def apply_template(services: Services, request: HttpRequest) -> Response:
     """POST /apply-template: the prompt a chat would become, as text."""
-    parsed = parse(request.json(), APPLY_TEMPLATE)
+    parsed = await services.read(request, lambda body: parse(body, APPLY_TEMPLATE))
     facts, chat = services.serving(parsed["model"]).facts, _chat(parsed.values)
-    prompt = await services.prepare(lambda: shown(render(chat, facts)))
-    return json_response({"prompt": prompt}, headers=ignored_headers(services, parsed.ignored))
+    body = await services.prepare(lambda: dumps_long({"prompt": shown(render(chat, facts))}))
+    return json_bytes(body, headers=ignored_headers(services, parsed.ignored))
 
 
 async def input_tokens(services: Services, request: HttpRequest) -> Response:
     """POST /v1/chat/completions/input_tokens: the prompt tokens of a chat, which may be more than the context holds."""
-    ask = openai_chat.read(request.json())
+    ask = await services.read(request, openai_chat.read)
     facts = services.serving(ask.model).facts
     ids = await services.prepare(lambda: encode_rendered(render(ask.chat, facts), facts))
     return json_response({"input_tokens": len(ids)}, headers=ignored_headers(services, ask.ignored))
