@@ -48,7 +48,6 @@ KEYS = (
     Absent("rope.orig_ctx", _ROPE),
     Absent("server.recurrent_snapshot_mb", _RECURRENT, (0,)),
     Absent("server.recurrent_snapshot_host_mb", _RECURRENT, (0,)),
-    Absent("server.agent_scan_limit", "agent prompt scan"),
     Absent("speculative.mtp_k", _MTP, (0, -1)),
     Absent("speculative.mtp_adaptive_k", _MTP, (False,)),
 )

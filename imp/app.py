@@ -177,6 +177,7 @@ class App:
             max_queued_tokens=own.server.max_queued_tokens,
             request_timeout_s=own.server.request_timeout_s,
             ping_s=own.server.sse_ping_seconds,
+            agent_scan_limit=own.server.agent_scan_limit,
             responses=ResponseStore(
                 own.server.response_store_entries,
                 own.server.response_store_mib << 20,

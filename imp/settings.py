@@ -183,6 +183,12 @@ class Server:
     model_swap: bool = setting(True, "a request that names another model of the models dir loads it instead")
     model_swap_drain_ms: int = setting(60000, "a model swap, and SIGTERM, wait so long for running requests", low=0)
     sse_ping_seconds: float = setting(15.0, "a silent stream sends a comment this often; 0: never", low=0)
+    agent_scan_limit: int = setting(
+        256,
+        "Claude Code's line x-anthropic-billing-header, which changes each time, is left out of system prompts on "
+        "/v1/messages where it is no longer, in characters; 0: never",
+        low=0,
+    )
     tokenizer_info: bool = setting(False, "serve GET /tokenizer_info", flag="--enable-tokenizer-info-endpoint")
     dev_mode: bool = setting(False, "serve POST /abort_requests", flag="--enable-server-dev-mode")
     response_store_entries: int = setting(1000, "responses kept for later turns; 0: none", low=0)

@@ -133,7 +133,15 @@ async def messages(services: Services, request: HttpRequest) -> Response:
 
 async def _read_messages(services: Services, request: HttpRequest) -> anthropic.Ask:
     interleaved = any("interleaved-thinking" in value for value in request.headers.all("anthropic-beta"))
-    return await services.read(request, lambda body: anthropic.read(body, services.seal, interleaved))
+
+    def read(body: Mapping[str, Any]) -> tuple[anthropic.Ask, bool]:
+        short = anthropic.without_billing(body, services.agent_scan_limit)
+        return anthropic.read(short, services.seal, interleaved), short is not body
+
+    ask, shortened = await services.read(request, read)
+    if shortened and services.said.first(anthropic.BILLING):
+        log.info("the line %s ... of system prompts is left out (server.agent_scan_limit)", anthropic.BILLING)
+    return ask
 
 
 async def count_tokens(services: Services, request: HttpRequest) -> Response:

@@ -129,6 +129,7 @@ class Services:
     prepare_threads: int = 2
     request_timeout_s: float = 300.0
     ping_s: float = 15.0
+    agent_scan_limit: int = 256  # characters of a line that is left out of agents' system prompts
     stall_s: float = 60.0  # an engine that finishes no step for so long is not ready
     state: State = State.NO_MODEL
     loaded: Loaded | None = None

@@ -255,6 +255,10 @@ TURNS: list[tuple[Any, str]] = [
         [CALL, CALL | {"call_id": "c2", "name": "g"}, OUTPUT, OUTPUT | {"call_id": "c2"}],
         "<assistant|!f:7!g:7><tool f|42><tool g|42>",
     ),
+    ([CALL | {"arguments": ""}, OUTPUT], "<assistant|!f:><tool f|42>"),  # as in chats: no arguments
+    ([CALL | {"arguments": "null"}, OUTPUT], "<assistant|!f:><tool f|42>"),
+    ([CALL | {"arguments": '{"x": ', "status": "incomplete"}], '<assistant|f{"x": >'),  # cut off: what there is of it
+    ([CALL | {"status": "incomplete"}, OUTPUT], "<assistant|!f:7><tool f|42>"),
     (
         [
             {"type": "custom_tool_call", "call_id": "c", "name": "sh", "input": "ls"},
@@ -324,6 +328,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"role": "user", "content": "x", "id": 5}]}, "input[0].id"),
     ({"input": [{"role": "assistant", "content": "x", "phase": "odd"}]}, "input[0].phase"),
     ({"input": [CALL | {"arguments": {}}]}, "input[0].arguments"),
+    ({"input": [CALL | {"arguments": "not json"}]}, "input[0].arguments"),
+    ({"input": [{"role": "user", "content": "hi"}, CALL | {"arguments": "[1]"}]}, "input[1].arguments"),
+    ({"input": [CALL | {"arguments": '{"x": 7'}]}, "input[0].arguments"),
     ({"input": [CALL | {"name": None}]}, "input[0].name"),
     ({"input": [CALL, OUTPUT | {"output": 5}]}, "input[1].output"),
     ({"input": [CALL, OUTPUT | {"output": [IMAGE]}]}, "input[1].output[0]"),

@@ -30,7 +30,7 @@ from imp.types import ConstraintSpec, Event, Reason, Started, Usage
 
 THINKING = "thinking"  # what is signed
 PING = sse.frame({"type": "ping"}, "ping")
-BILLING = "x-anthropic-billing-header:"  # a system block that changes with every session and says nothing to a model
+BILLING = "x-anthropic-billing-header:"  # Claude Code's first line: it changes each time, and tells a model nothing
 
 _FORMAT = (
     Field("type", Kind.STRING, choices=("json_schema",), required=True),
@@ -191,10 +191,31 @@ def messages(
 
 
 def _system(value: str | list[Any] | None) -> str:
-    if isinstance(value, list):
-        texts = _text_blocks(value, "system")
-        return "\n".join(texts[1:] if texts and texts[0].startswith(BILLING) else texts)
-    return value or ""
+    return "\n".join(filter(None, _text_blocks(value, "system"))) if isinstance(value, list) else value or ""
+
+
+def without_billing(body: Mapping[str, Any], limit: int) -> Mapping[str, Any]:
+    """The body, itself where there is nothing to leave out, without the line that begins with BILLING and has at most
+    `limit` characters, where it begins the system prompt or a block of that. Prompts that differ in it alone are the
+    same then, and found in the cache."""
+    system = body.get("system")
+    if isinstance(system, str):
+        kept: Any = _without_billing(system, limit)
+    elif isinstance(system, list):
+        kept = [_short_block(block, limit) for block in system]
+    else:
+        return body
+    return body if kept == system else {**body, "system": kept}
+
+
+def _short_block(block: Any, limit: int) -> Any:
+    text = block.get("text") if isinstance(block, dict) else None
+    return {**block, "text": _without_billing(text, limit)} if isinstance(text, str) else block
+
+
+def _without_billing(text: str, limit: int) -> str:
+    line, _, rest = text.partition("\n")
+    return rest.lstrip("\n") if line.startswith(BILLING) and len(line) <= limit else text
 
 
 def _turn(item: Mapping[str, Any], path: str, names: dict[str, str], seal: Seal | None) -> list[Message]:

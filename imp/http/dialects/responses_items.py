@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from imp.chat.message import Message
+from imp.http.dialects.tools import arguments
 from imp.http.errors import ApiError, bad_request
 from imp.http.fields import wrong
 from imp.http.seal import Seal
@@ -22,6 +23,7 @@ Lookup = Callable[[str], Item | None]  # a stored item by its id
 
 MAX_ITEMS = 10_000
 COMPACTION, REASONING = "compaction", "reasoning"  # what is sealed
+INCOMPLETE = "incomplete"
 CALLS = ("function_call", "custom_tool_call")
 OUTPUTS = ("function_call_output", "custom_tool_call_output")
 ROLES = ("user", "assistant", "system", "developer")
@@ -124,7 +126,12 @@ def _part(part: Any, path: str) -> Item:
 
 
 def _function_call(item: Item, path: str) -> Item:
-    return _call(item, path, "fc_") | {"arguments": _text(item, "arguments", path)}
+    """The arguments of a call that was cut off are what there was of them."""
+    call = _call(item, path, "fc_") | {"arguments": _text(item, "arguments", path)}
+    if item.get("status") == INCOMPLETE:
+        return call | {"status": INCOMPLETE}
+    arguments(call["arguments"], f"{path}.arguments")
+    return call
 
 
 def _custom_call(item: Item, path: str) -> Item:
@@ -257,8 +264,11 @@ def _thought(item: Item, names: dict[str, str]) -> Message:
 
 def _called(item: Item, names: dict[str, str]) -> Message:
     names[item["call_id"]] = item["name"]
-    arguments = item["arguments"] if item["type"] == "function_call" else {"input": item["input"]}
-    function = {"name": item["name"], "arguments": arguments}
+    try:
+        given = arguments(item["arguments"], "") if item["type"] == "function_call" else {"input": item["input"]}
+    except ApiError:  # cut off: what there is of the call is text
+        return Message("assistant", item["name"] + item["arguments"])
+    function = {"name": item["name"], "arguments": given}
     return Message("assistant", None, tool_calls=({"id": item["call_id"], "type": "function", "function": function},))
 
 
