@@ -155,10 +155,8 @@ def _merge_presence(base: Objects, members: list[Objects]) -> list[Objects]:
         clauses = _all_clauses(member)
         if not clauses:
             return [member]
-        joined = {a | b for a in _all_clauses(done[-1]) for b in clauses} if done else clauses
-        joined = {clause for clause in joined if not any((name, not there) in clause for name, there in clause)}
-        joined = {clause for clause in joined if not any(other < clause for other in joined)}
-        if len(joined) > MERGED_CLAUSES:
+        joined = _either(_all_clauses(done[-1]), clauses) if done else clauses
+        if joined is None:
             done.append(member)
             continue
         order = [name for record in (*done[-1:], member) for name in record.required]
@@ -170,6 +168,18 @@ def _merge_presence(base: Objects, members: list[Objects]) -> list[Objects]:
         required = tuple(sorted(united.required, key=lambda name: rank.get(name, len(rank))))
         done[-1:] = [replace(united, required=required)]
     return done
+
+
+def _either(some: set[Clause], others: set[Clause]) -> set[Clause] | None:
+    """What holds where all of `some` do, or all of `others`; None: more clauses than are worth it."""
+    common = some & others
+    some, others = some - common, others - common
+    if len(some) * len(others) > MERGED_CLAUSES**2:
+        return None
+    joined = {a | b for a in some for b in others}
+    joined = {clause for clause in joined if not any((name, not there) in clause for name, there in clause)} | common
+    joined = {clause for clause in joined if clause in common or not any(other < clause for other in joined)}
+    return joined if len(joined) <= MERGED_CLAUSES else None
 
 
 def _all_clauses(record: Objects) -> set[Clause]:
