@@ -42,7 +42,7 @@ class ConstraintCompiler(Protocol):
     def cached(self, spec: ConstraintSpec) -> CompiledGrammar | None:
         """What was compiled before, at once; may be asked on any thread."""
 
-    def compile(self, spec: ConstraintSpec, stop: Callable[[], bool]) -> CompiledGrammar:
+    def compile(self, spec: ConstraintSpec, stop: Callable[[], bool], rest: Callable[[float], None]) -> CompiledGrammar:
         """May take seconds. Raises ConstraintError; soon after `stop` turns true, too."""
 
     def thinking(
@@ -178,13 +178,15 @@ def _completion_tokens(prompt: str | Sequence[int], completion: CompletionReques
     return [*begin, before, *prefix, after, *suffix, middle]
 
 
-def compile_constraint(spec: ConstraintSpec, facts: ModelFacts, stop: Callable[[], bool]) -> CompiledGrammar:
+def compile_constraint(
+    spec: ConstraintSpec, facts: ModelFacts, stop: Callable[[], bool], rest: Callable[[float], None]
+) -> CompiledGrammar:
     """The grammar of a constraint. Raises Refused naming the field and the place in it."""
     if facts.constraints is None:
         message = f'"{spec.param}": constrained output is not available with this model'
         raise Refused(message, spec.param, "unsupported_constraint")
     try:
-        return facts.constraints.compile(spec, stop)
+        return facts.constraints.compile(spec, stop, rest)
     except ConstraintError as error:
         param = error.param or spec.param
         raise Refused(f'"{param}": {error.message}', param, error.code.value) from None

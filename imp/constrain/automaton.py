@@ -23,6 +23,7 @@ from weakref import WeakSet
 import numpy as np
 
 from . import layout, masks
+from .clock import SECONDS, tick
 from .code import DEFAULT_CACHE, constraint_code
 from .context import Context, Piece
 from .errors import Code, ConstraintError
@@ -39,6 +40,7 @@ __all__ = ["Grammar", "Limits", "accepts"]
 
 Encode = Callable[[bytes], list[int]]  # text, as UTF-8, to tokens; nothing added
 
+PROVIDED = 64  # ticks
 PIECE_S = 0.001  # for which `prepare` keeps a grammar to itself
 ROWS_AT_ONCE, ROWS_AHEAD = 32, 256  # taken by a grammar; kept free for all
 SPARE = 2  # grammars whose arrays are kept ready
@@ -79,11 +81,11 @@ def _scratch(longest: int) -> Piece:
 
 @dataclass(frozen=True)
 class Limits:
-    """Budgets. nodes, wall_s: what making a grammar may cost, beyond which it is refused. size_bytes: what an admitted
+    """Budgets. nodes, seconds: what making a grammar may cost, beyond which it is refused. size_bytes: what an admitted
     one may hold (states and masks); beyond, everything is dropped that no request stands on."""
 
     nodes: int = 200_000
-    wall_s: float = 2.0
+    seconds: float = SECONDS  # of the thread that makes it
     size_bytes: int = 64 << 20
 
 
@@ -116,7 +118,7 @@ class Grammar:
         self.matchers: WeakSet[Matcher] = WeakSet()
         self._preparing, self._claimed = Lock(), True
         self.rebuilt = 0  # how often states were renumbered
-        self._deadline: float | None = time.monotonic() + limits.wall_s
+        self._deadline: float | None = time.thread_time() + limits.seconds
         if tables:
             tables.bind(self._arrays.slots)
         self._arrays.add(_scratch(tables.longest if tables else 1))
@@ -342,8 +344,10 @@ class Grammar:
 
     def provide(self, refusal: int) -> None:
         """Give machine code what it lacked. Raises DeadEnd, or ConstraintError while the grammar is being made."""
-        if self._deadline is not None and time.monotonic() > self._deadline:
-            raise ConstraintError(Code.TOO_LARGE, "", f"making it takes more than {self._limits.wall_s:g} s")
+        if self._deadline is not None:
+            tick(PROVIDED)
+            if time.thread_time() > self._deadline:
+                raise ConstraintError(Code.TOO_LARGE, "", f"making it takes more than {self._limits.seconds:g} s")
         if refusal == GROW:
             self._grow(int(self._arrays[layout.COUNTS][layout.WANTED]))
         elif refusal == NO_ROWS:

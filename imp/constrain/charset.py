@@ -12,6 +12,7 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
+from .clock import tick
 from .nfa import Nfa
 
 Range = tuple[int, int]  # first and last code point
@@ -114,6 +115,7 @@ def partition(sets: Iterable[CharSet]) -> list[tuple[CharSet, int]]:
     toggles: dict[int, int] = {}
     count = 0
     for count, chars in enumerate([ALL, *sets]):
+        tick(len(chars.ranges))
         for first, last in chars.ranges:
             toggles[first] = toggles.get(first, 0) ^ (1 << count)
             toggles[last + 1] = toggles.get(last + 1, 0) ^ (1 << count)
@@ -121,6 +123,7 @@ def partition(sets: Iterable[CharSet]) -> list[tuple[CharSet, int]]:
     bounds = sorted(toggles)
     mask = 0
     for first, end in pairwise(bounds):
+        tick()
         mask ^= toggles[first]
         if mask & 1:
             parts.setdefault(mask >> 1, []).append((first, end - 1))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from . import regex
 from .charset import Encoding
+from .clock import tick
 from .dfa import unanchored
 from .errors import Code, ConstraintError, too_large
 from .expr import Assert, leaves
@@ -52,6 +53,7 @@ def byte_trie(nfa: Nfa, words: Sequence[bytes], after: int) -> int:
     work = [(root, 0, len(words), 0)]  # an EPS node, and the words that share their first `depth` bytes
     while work:
         place, first, last, depth = work.pop()
+        tick(last - first)
         if len(words[first]) == depth:
             nfa.link(place, after)
             first += 1

@@ -18,6 +18,7 @@ from ..types import CompiledGrammar, ConstraintKind, ConstraintSpec, Headers, Re
 from .automaton import DeadEnd, Encode, Grammar, Limits
 from .bars import Bar
 from .calling import compile_calls
+from .clock import Rest, Stop, timed
 from .code import DEFAULT_CACHE
 from .compile import compile_choice, compile_regex
 from .errors import Code, ConstraintError, too_large
@@ -78,20 +79,20 @@ class Compiler:
         """The grammar of an equal spec."""
         return self._known.get(spec)
 
-    def compile(self, spec: ConstraintSpec, stop: Callable[[], bool] = lambda: False) -> Grammar:
+    def compile(self, spec: ConstraintSpec, stop: Stop = lambda: False, rest: Rest = lambda took_s: None) -> Grammar:
         """The grammar of a spec, with the mask of its beginning. Raises ConstraintError; soon after `stop` turns true,
-        too."""
+        too.  rest: called again and again meanwhile, so that others get on."""
         if (known := self.cached(spec)) is not None:
             return known
-        nfa = Nfa(json_base(_whitespace(spec, self._options))) if spec.kind in OF_JSON else Nfa()
-        start = build(spec, nfa, self._options, stop, self._vocabulary())
-        if stop():
-            raise ConstraintError(Code.TOO_LARGE, "", "compiling it was cancelled")
-        grammar = Grammar(nfa, start, self.tables, self._limits, self._cache_dir, self._encode)
-        try:
-            grammar.row(grammar.first)
-        except DeadEnd as dead:
-            raise too_large(str(dead)) from None
+        tables, vocabulary = self.tables, self._vocabulary()
+        with timed(self._limits.seconds, stop, rest):
+            nfa = Nfa(json_base(_whitespace(spec, self._options))) if spec.kind in OF_JSON else Nfa()
+            start = build(spec, nfa, self._options, vocabulary)
+            grammar = Grammar(nfa, start, tables, self._limits, self._cache_dir, self._encode)
+            try:
+                grammar.row(grammar.first)
+            except DeadEnd as dead:
+                raise too_large(str(dead)) from None
         if self._ahead_s:
             grammar.prepare_aside(self._ahead_s)
         return self._known.put(spec, grammar)
@@ -132,14 +133,12 @@ def build(
     spec: ConstraintSpec,
     nfa: Nfa,
     options: SchemaOptions = SCHEMA_OPTIONS,
-    stop: Callable[[], bool] = lambda: False,
     vocabulary: Vocabulary = NO_CONTROLS,
 ) -> int:
     """The first node of the automaton of a spec. Raises ConstraintError."""
     if len(spec.text) > MAX_TEXT:
         reason = f"too large: it has {len(spec.text)} characters, {MAX_TEXT} are allowed"
         raise ConstraintError(Code.TOO_LARGE, "", reason)
-    options = replace(options, cancelled=stop)
     if spec.kind is ConstraintKind.TOOLS:
         ways = compile_calls(spec, nfa, options, vocabulary, lambda answer: _answer(answer, nfa, options))
     else:

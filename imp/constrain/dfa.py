@@ -8,6 +8,7 @@ from functools import cached_property
 
 from . import expr as e
 from .charset import ALL, LINE_TERMINATORS, WORD, CharSet, partition
+from .clock import tick
 from .errors import too_large
 from .expr import EVERYWHERE, Expr, Side, context
 from .nfa import UNBOUNDED
@@ -38,6 +39,7 @@ class Dfa:
         """For each state the characters it takes at least to accept; None where it never does."""
         sources: list[list[int]] = [[] for _ in self.rows]
         for state, row in enumerate(self.rows):
+            tick()
             for target in set(row):
                 sources[target].append(state)
         least: list[int | None] = [0 if accepting else None for accepting in self.accepts]
@@ -78,6 +80,7 @@ class Dfa:
         """For each state: where it can go, and with which characters; states that cannot accept are left out."""
         merged: list[tuple[tuple[int, CharSet], ...]] = []
         for row in self.rows:
+            tick(len(row))
             chars: dict[int, CharSet] = {}
             for target, members in zip(row, self.classes, strict=True):
                 if self.live[target]:
@@ -188,6 +191,7 @@ class _Subsets:
         rows: list[tuple[int, ...]] = []
         for state in states:  # grows
             row = []
+            tick(state[0].bit_count() + len(self.classes))
             work += state[0].bit_count() * (1 + len(self.follow) // 2000) + len(self.classes)
             for target in self.successors(*state):
                 number = numbers.setdefault(target, len(states))
@@ -243,6 +247,7 @@ def _canonical(
     columns: dict[tuple[int, ...], CharSet] = {}
     order = sorted(members)
     for at, chars in enumerate(classes):
+        tick(len(order))
         column = tuple(block[rows[members[b]][at]] for b in order)
         columns[column] = columns[column] | chars if column in columns else chars
     merged = sorted(columns.items(), key=lambda item: item[1].ranges)
@@ -274,6 +279,7 @@ def _blocks(rows: Sequence[tuple[int, ...]], accepts: Sequence[bool]) -> list[in
     while waiting:
         splitter = list(blocks[waiting.pop()])
         for column in sources:
+            tick(1 + len(splitter))
             touched: dict[int, list[int]] = {}
             for target in splitter:
                 for source in column.get(target, ()):
@@ -301,6 +307,7 @@ def intersection(left: Dfa, right: Dfa) -> Dfa:
     dead = (-1, -1)
     rows: list[tuple[int, ...]] = []
     for state in states:  # grows
+        tick(len(pairs))
         row = []
         for i, j in pairs:
             target = dead if state == dead else (left.rows[state[0]][i], right.rows[state[1]][j])
@@ -325,6 +332,7 @@ def from_texts(texts: Sequence[str]) -> Dfa:
         if any("\ud800" <= char <= "\udfff" for char in text):
             continue
         state = 0
+        tick(len(text))
         for char in text:
             state = children[state].setdefault(ord(char), len(children))
             if state == len(children):

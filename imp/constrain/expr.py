@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .charset import CharSet
+from .clock import tick
 from .nfa import UNBOUNDED
 
 MAX_NESTING = 256
@@ -124,6 +125,7 @@ class Nest:
     @property
     def items(self) -> list[Expr]:
         """Of the alternative being read."""
+        tick(2)
         return self._groups[-1][1]
 
     def open(self) -> None:
@@ -157,6 +159,7 @@ def fold[Result](expr: Expr, combine: Callable[[Expr, list[Result]], Result]) ->
             stack.append((node, True))
             stack += [(child, False) for child in reversed(below)]
             continue
+        tick(2)
         first = len(results) - len(below)
         results[first:] = [combine(node, results[first:])]
     return results[0]
@@ -167,6 +170,7 @@ def leaves(expr: Expr) -> list[Expr]:
     found: list[Expr] = []
     stack = [expr]
     while stack:
+        tick()
         node = stack.pop()
         below = children(node)
         stack += reversed(below)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from . import expr as e
 from .charset import Encoding, char_node
+from .clock import tick
 from .errors import Code, ConstraintError, too_large
 from .expr import Expr
 from .nfa import UNBOUNDED, Nfa
@@ -83,6 +84,7 @@ class _Writer:
         start = self.nfa.eps()
         work = [(start, expr, after)]
         while work:
+            tick(4)
             place, node, then = work.pop()
             self.part(place, node, then, work)
             if len(self.nfa.nodes) > self.limit:

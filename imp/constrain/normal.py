@@ -12,6 +12,7 @@ from functools import partial
 
 from . import expr as e
 from .charset import NONE
+from .clock import tick
 from .errors import too_large
 from .expr import Expr
 from .nfa import UNBOUNDED
@@ -121,6 +122,7 @@ class Size:
 
     def add(self, parts: int) -> None:
         self._parts += parts
+        tick(parts)
         if self._parts > MAX_PARTS:
             raise too_large("the grammar can begin in too many ways")
 

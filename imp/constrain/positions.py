@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from . import expr as e
 from .charset import NONE, CharSet
+from .clock import tick
 from .errors import too_large
 from .expr import EVERYWHERE, Expr
 
@@ -95,6 +96,7 @@ class Positions:
                 guard = leaving & entering
                 if guard:
                     self.links += sources.bit_count()
+                    tick(sources.bit_count())
                     if self.links > MAX_LINKS:
                         raise too_large("the parts of the pattern can follow each other in too many ways")
                     for source in bits(sources):
@@ -127,6 +129,7 @@ class Positions:
 
     def copy(self, body: _Part, size: int, by: int) -> _Part:
         """The body, `size` positions, once more on positions that lie `by` further on."""
+        tick(size)
         self.sets += self.sets[body.start : body.start + size]
         self.follow += [_shifted(follow, by) for follow in self.follow[body.start : body.start + size]]
         return _Part(body.empty, _shifted(body.first, by), _shifted(body.last, by))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 
 from . import expr as e
+from .clock import tick
 from .errors import Code, ConstraintError
 from .expr import Expr
 
@@ -36,6 +37,7 @@ class Scanner:
 
     def skip(self) -> int:
         """Past white space and comments; returns the new place."""
+        tick()
         while self.at < len(self.text):
             if self.text[self.at] in string.whitespace:
                 self.at += 1
@@ -50,6 +52,7 @@ class Scanner:
         """The next character of something that began at `opened`."""
         if self.at >= len(self.text):
             raise self.invalid(opened, f"unclosed {what}")
+        tick()
         self.at += 1
         return self.text[self.at - 1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .charset import CharSet, Encoding, Template, add_template, template
+from .clock import tick
 from .dfa import Dfa
 from .nfa import UNBOUNDED, Nfa
 
@@ -30,6 +31,7 @@ def plain(nfa: Nfa, after: int, dfa: Dfa, encoding: Encoding) -> int:
     entries = [nfa.eps(body, after) if ends else body for body, ends in zip(bodies, dfa.accepts, strict=True)]
     for body, targets in zip(bodies, dfa.targets, strict=True):
         for target, chars in targets:
+            tick(4 + len(chars.ranges))
             add_template(nfa, body, template(chars, encoding), entries[target])
     return entries[0]
 
@@ -64,6 +66,7 @@ def counted(nfa: Nfa, after: int, dfa: Dfa, encoding: Encoding, high: int) -> in
     steps = [nfa.inc(_while_at_most(nfa, high, state)) for state in states]
     for state, targets in zip(states, dfa.targets, strict=True):
         for target, chars in targets:
+            tick(4 + len(chars.ranges))
             room = high - 1 - (dfa.fewest[target] or 0)
             if room >= 0:
                 char = nfa.byte()

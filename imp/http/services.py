@@ -25,9 +25,11 @@ from imp.http.store import ResponseStore
 from imp.obs.log import Once
 from imp.obs.metrics import Metrics
 from imp.obs.record import RequestRecord
+from imp.pace import Pace
 from imp.types import ConstraintSpec, Event, Failed, Finished, Request
 
 LONG_BODY = 1 << 15  # bytes of JSON: reading so many takes about a millisecond, of numbers; of text a third of it
+COMPILERS = 4  # threads: one that is made to wait must not keep short work from being done
 
 
 class State(Enum):
@@ -121,7 +123,10 @@ class Services:
     sinks: tuple[Callable[[RequestRecord], None], ...] = ()  # of records, besides the metrics; they must not block
     keeps_bodies: bool = False  # records carry request and response, because a request log wants them
     traces: bool = False  # spans are exported
-    compilers: Executor = field(default_factory=lambda: ThreadPoolExecutor(2, "compile"))  # a schema may take seconds
+    compilers: Executor = field(
+        default_factory=lambda: ThreadPoolExecutor(COMPILERS, "compile")
+    )  # a schema may take seconds
+    pace: Pace = field(init=False)  # of what they do
     lenient_names: bool = False
     max_batch_items: int = 512
     max_concurrent: int = 64
@@ -144,6 +149,9 @@ class Services:
     seal: Seal = field(default_factory=Seal)
     background: set[asyncio.Task[None]] = field(default_factory=set)  # generations nobody's connection waits for
     socket_limit_s: float = 3600.0  # a WebSocket lives so long
+
+    def __post_init__(self) -> None:
+        self.pace = Pace(lambda: self.engine is not None and self.engine.stats.running > 0)
 
     def serving(self, model: str | None) -> Loaded:
         """The model for a request that names `model`. ApiError 404 or 503."""
@@ -235,7 +243,8 @@ class Services:
         if grammar is None:
             left = threading.Event()
             try:
-                grammar = await self._work(self.compilers, lambda: compile_constraint(spec, facts, left.is_set))
+                rest = self.pace.job(left.is_set).rest
+                grammar = await self._work(self.compilers, lambda: compile_constraint(spec, facts, left.is_set, rest))
             finally:
                 left.set()  # nobody waits for it any more
         return [replace(request, constraint=grammar) for request in requests]

@@ -85,7 +85,7 @@ def test_masks_are_what_brute_force_finds(name: str, wanted: int, request: pytes
     for title, build, texts in builders(draw):
         nfa = Nfa()
         try:
-            grammar = Grammar(nfa, build(nfa), tables, Limits(wall_s=60), code_folder)
+            grammar = Grammar(nfa, build(nfa), tables, Limits(seconds=60), code_folder)
         except ConstraintError:
             continue
         constraints += 1

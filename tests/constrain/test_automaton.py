@@ -94,7 +94,7 @@ def test_a_rule_that_calls_itself_before_any_text_is_refused():
 
 
 def grammar_of(nfa: Nfa, start: int, code_folder: Path, **limits: float) -> Grammar:
-    return Grammar(nfa, start, None, Limits(**{"wall_s": 60.0, **limits}), code_folder)
+    return Grammar(nfa, start, None, Limits(**{"seconds": 60.0, **limits}), code_folder)
 
 
 def test_a_state_is_a_number_and_walking_it_is_what_the_automaton_means(code_folder: Path):
@@ -191,7 +191,7 @@ def test_budgets_are_refused_with_too_large(code_folder: Path):
         return nfa.lazy(lambda: endless(nfa))
 
     with pytest.raises(ConstraintError) as refused:
-        grammar_of(nfa, endless(nfa), code_folder, wall_s=0.05)
+        grammar_of(nfa, endless(nfa), code_folder, seconds=0.05)
     assert refused.value.code is Code.TOO_LARGE
 
 

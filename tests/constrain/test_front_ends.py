@@ -45,7 +45,7 @@ def test_the_fast_automaton_agrees(name, code_folder):
     draw = random.Random(9)
     nfa = Nfa()
     start = FRONT_ENDS[name](nfa)
-    grammar = Grammar(nfa, start, None, Limits(wall_s=60), code_folder)
+    grammar = Grammar(nfa, start, None, Limits(seconds=60), code_folder)
     steps = 0
     for _ in range(25):
         state, fast = simulate.begin(nfa, start), grammar.first

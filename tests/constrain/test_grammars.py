@@ -18,7 +18,7 @@ from imp.constrain.nfa import Nfa
 def make(code_folder: Path):
     def grammar(text: bytes) -> Grammar:
         nfa = Nfa()
-        return Grammar(nfa, nfa.literal(text, nfa.ret), None, Limits(wall_s=60), code_folder)
+        return Grammar(nfa, nfa.literal(text, nfa.ret), None, Limits(seconds=60), code_folder)
 
     return grammar
 

@@ -45,7 +45,7 @@ def walk(grammar: Grammar, draw: random.Random, steps: int) -> int:
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_masks_are_what_brute_force_finds(name: str, gpt2_tables: VocabTables, code_folder: Path):
     nfa, draw = Nfa(), random.Random(name)
-    grammar = Grammar(nfa, LANGUAGES[name](nfa), gpt2_tables, Limits(wall_s=60), code_folder)
+    grammar = Grammar(nfa, LANGUAGES[name](nfa), gpt2_tables, Limits(seconds=60), code_folder)
     assert sum(walk(grammar, draw, 5) for _ in range(2)) >= 2
 
 
@@ -74,7 +74,7 @@ def after(grammar: Grammar, text: bytes) -> int:
 def test_masks_inside_of_tokens(name: str, texts: list[bytes], gpt2_tables: VocabTables, code_folder: Path):
     """States that lie within a token's bytes, or at a bound of a counter."""
     nfa = Nfa()
-    grammar = Grammar(nfa, LANGUAGES[name](nfa), gpt2_tables, Limits(wall_s=60), code_folder)
+    grammar = Grammar(nfa, LANGUAGES[name](nfa), gpt2_tables, Limits(seconds=60), code_folder)
     for text in texts:
         check(grammar, after(grammar, text))
 
@@ -84,13 +84,13 @@ def test_control_tokens_only_where_they_are_named(gpt2, gpt2_tables: VocabTables
     tables = VocabTables.build(gpt2.byte_table, [1000, *gpt2.special_ids], gpt2.eos_ids, code_folder)
     nfa = Nfa()
     start = nfa.repeat(0, 2, nfa.literal(special(1000), nfa.ret), lambda again: nfa.byte([(0, 127, again)]))
-    grammar = Grammar(nfa, start, tables, Limits(wall_s=60), code_folder)
+    grammar = Grammar(nfa, start, tables, Limits(seconds=60), code_folder)
     assert 1000 in check(grammar, grammar.first)
     state = grammar.advance(grammar.first, 1000)
     assert set(check(grammar, state)) == set(gpt2.eos_ids)
     wide = Nfa()
     anything = wide.repeat(0, -1, wide.ret, lambda again: wide.byte([(0, 254, again)]))
-    grammar = Grammar(wide, anything, tables, Limits(wall_s=60), code_folder)
+    grammar = Grammar(wide, anything, tables, Limits(seconds=60), code_folder)
     allowed = set(check(grammar, grammar.first))
     assert set(range(len(tables.rank))) - allowed == {1000, gpt2.byte_table.index(b"\xff")}
 
@@ -99,7 +99,7 @@ def test_tokens_of_equal_bytes_share_their_bit_and_empty_ones_have_none(code_fol
     tokens = [b"", b"a", b"b", b"a", b"ab", b"<end>", b"<other end>"]
     tables = VocabTables.build(tokens, [5, 6], [5, 6], code_folder)
     nfa = Nfa()
-    grammar = Grammar(nfa, nfa.eps(nfa.ret, nfa.literal(b"ab", nfa.ret)), tables, Limits(wall_s=60), code_folder)
+    grammar = Grammar(nfa, nfa.eps(nfa.ret, nfa.literal(b"ab", nfa.ret)), tables, Limits(seconds=60), code_folder)
     assert tables.token_bits(grammar.row(grammar.first)).tolist() == [False, True, False, True, True, True, True]
     state = grammar.advance(grammar.first, 3)
     assert tables.token_bits(grammar.row(state)).tolist() == [False, False, True, False, False, False, False]
@@ -113,7 +113,7 @@ def test_tokens_of_equal_bytes_share_their_bit_and_empty_ones_have_none(code_fol
 def test_rows_of_strings_are_shared(gpt2_tables: VocabTables, code_folder: Path):
     """However long the string and its bound: what follows, and how near the bound is, is all that matters."""
     nfa = Nfa()
-    grammar = Grammar(nfa, string(nfa, nfa.ret, 0, 50_000), gpt2_tables, Limits(wall_s=60), code_folder)
+    grammar = Grammar(nfa, string(nfa, nfa.ret, 0, 50_000), gpt2_tables, Limits(seconds=60), code_folder)
     rows = {grammar.row(after(grammar, b'"' + b"a" * count)) for count in range(0, 2000, 100)}
     assert len(rows) == 1
 
@@ -123,7 +123,7 @@ def test_rows_within_a_frame_serve_every_stack(gpt2_tables: VocabTables, code_fo
     nfa = Nfa()
     word = quoted(nfa, b"abc", 1, 9, nfa.ret)
     places = [nfa.literal(bytes([65 + i]), nfa.call(word, nfa.literal(bytes([48 + i]), nfa.ret))) for i in range(4)]
-    grammar = Grammar(nfa, nfa.eps(*places), gpt2_tables, Limits(wall_s=60), code_folder)
+    grammar = Grammar(nfa, nfa.eps(*places), gpt2_tables, Limits(seconds=60), code_folder)
     for place in (b"A", b"B", b"C", b"D"):
         check(grammar, after(grammar, place + b'"a'))
 
@@ -131,7 +131,7 @@ def test_rows_within_a_frame_serve_every_stack(gpt2_tables: VocabTables, code_fo
 def test_masks_survive_growth_and_eviction(gpt2_tables: VocabTables, code_folder: Path):
     """A budget of nothing: everything but the states in use is dropped before every step."""
     nfa, draw = Nfa(), random.Random(3)
-    grammar = Grammar(nfa, LANGUAGES["list of lists"](nfa), gpt2_tables, Limits(wall_s=60, size_bytes=0), code_folder)
+    grammar = Grammar(nfa, LANGUAGES["list of lists"](nfa), gpt2_tables, Limits(seconds=60, size_bytes=0), code_folder)
     grammar._budget = 0
     matchers = [grammar.start() for _ in range(3)]
     for _ in range(6):
@@ -153,7 +153,7 @@ def test_every_first_byte_of_a_class_with_and_without_a_row(gpt2_tables: VocabTa
         start = nfa.repeat(
             2, 33, one_of(nfa, b"~\n", nfa.ret), lambda again, chars=chars, nfa=nfa: one_of(nfa, chars, again)
         )
-        grammar = Grammar(nfa, start, gpt2_tables, Limits(wall_s=60), code_folder)
+        grammar = Grammar(nfa, start, gpt2_tables, Limits(seconds=60), code_folder)
         for count in (0, 1, 2, 30, 33):
             check(grammar, after(grammar, b"!" * count))
 
@@ -163,7 +163,7 @@ def test_masks_beside_declared_names(gpt2_tables: VocabTables, code_folder: Path
     values = {"name": {"type": "integer"}, "names": {"type": "null"}, "né": {"type": "null"}, 'q"': {"type": "null"}}
     nfa = Nfa()
     start = compile_schema({"type": "object", "properties": values, "additionalProperties": {"type": "string"}}, nfa)
-    grammar = Grammar(nfa, start, gpt2_tables, Limits(wall_s=60), code_folder)
+    grammar = Grammar(nfa, start, gpt2_tables, Limits(seconds=60), code_folder)
     for text in ('{"', '{"n', '{"nam', '{"name', '{"names', '{"né', '{"q', '{"q\\', '{"other', '{"a": "b", "'):
         check(grammar, after(grammar, text.encode()))
 
@@ -172,7 +172,7 @@ def test_counted_classes_that_may_not_end_yet(gpt2_tables: VocabTables, code_fol
     """Hexadecimal digits that have to be 36: no token reaches the end from the beginning, some do from near it."""
     nfa = Nfa()
     grammar = Grammar(
-        nfa, quoted(nfa, b"0123456789abcdef-", 36, 36, nfa.ret), gpt2_tables, Limits(wall_s=60), code_folder
+        nfa, quoted(nfa, b"0123456789abcdef-", 36, 36, nfa.ret), gpt2_tables, Limits(seconds=60), code_folder
     )
     for count in (0, 1, 20, 33, 35, 36):
         check(grammar, after(grammar, b'"' + b"a" * count))
@@ -184,7 +184,7 @@ def test_what_is_prepared_aside_changes_no_mask(gpt2_tables: VocabTables, code_f
     masks = []
     for aside in (False, True):
         nfa = Nfa()
-        grammar = Grammar(nfa, compile_schema(schema, nfa), gpt2_tables, Limits(wall_s=60), code_folder)
+        grammar = Grammar(nfa, compile_schema(schema, nfa), gpt2_tables, Limits(seconds=60), code_folder)
         if aside:
             grammar.prepare_aside(5)
         matcher, found = grammar.start(), []

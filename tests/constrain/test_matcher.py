@@ -22,7 +22,7 @@ def build(gpt2, gpt2_tables: VocabTables, code_folder: Path):
     def grammar(make, **limits) -> Grammar:
         nfa = Nfa()
         encode = lambda data: gpt2.encode(data.decode("utf-8", "surrogateescape"), add_special=False)  # noqa: E731
-        return Grammar(nfa, make(nfa), gpt2_tables, Limits(**{"wall_s": 60, **limits}), code_folder, encode)
+        return Grammar(nfa, make(nfa), gpt2_tables, Limits(**{"seconds": 60, **limits}), code_folder, encode)
 
     return grammar
 
@@ -156,7 +156,7 @@ def test_a_control_token_is_proposed_as_itself(gpt2, code_folder: Path):
     nfa = Nfa()
     encode = lambda data: gpt2.encode(data.decode(), add_special=False)  # noqa: E731
     start = nfa.literal(special(1000), nfa.literal(b"a", nfa.ret))
-    grammar = Grammar(nfa, start, tables, Limits(wall_s=60), code_folder, encode)
+    grammar = Grammar(nfa, start, tables, Limits(seconds=60), code_folder, encode)
     matcher = grammar.start()
     assert matcher.forced() == [1000]
     assert matcher.accept(1000)

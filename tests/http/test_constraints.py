@@ -140,6 +140,9 @@ class Anything:
         self.accepted.append(token)
         return True
 
+    def rollback(self, count: int) -> None:
+        del self.accepted[len(self.accepted) - count :]
+
     def forced(self) -> list[int]:
         return []
 
@@ -153,7 +156,7 @@ class Compiler:
     def cached(self, spec: ConstraintSpec) -> Any:
         return self.known.get(spec)
 
-    def compile(self, spec: ConstraintSpec, stop: Callable[[], bool]) -> Any:
+    def compile(self, spec: ConstraintSpec, stop: Callable[[], bool], rest: Callable[[float], None]) -> Any:
         self.asked.append(spec)
         self.work(stop)
         self.known[spec] = Anything()

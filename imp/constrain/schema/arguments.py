@@ -50,7 +50,7 @@ def emit_parameters(
     """
     try:
         document = Document(schema, options.draft)
-        budget = Budget(options.seconds, options.cancelled)
+        budget = Budget()
         parser = Parser(document, budget)
         root = parser.root()
         reachable = Reachable(parser.algebra, budget, options.property_order is PropertyOrder.ANY)

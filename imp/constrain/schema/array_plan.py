@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 
+from ..clock import tick
 from ..errors import Code, ConstraintError
 from .algebra import Algebra
 from .arrays import Arrays, Contains
@@ -80,6 +81,7 @@ class CountedPlan:
         if self._high is not None and index >= self._high:
             return []
         found = []
+        tick(8)
         for matches in product((False, True), repeat=len(counts)):
             formula, following = self.arrays.item(index), []
             for contains, cap, count, match in zip(self.arrays.contains, self._caps, counts, matches, strict=True):
@@ -179,6 +181,7 @@ class UniquePlan:
         taken: dict[bytes, int] = {}
 
         def place(index: int, tried: set[bytes]) -> bool:
+            tick(8)
             for value in self._at(index):
                 if value in used or value in tried:
                     continue

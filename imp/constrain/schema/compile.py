@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from ..clock import SECONDS, Stop, timed
 from ..errors import Code, ConstraintError
 from ..nfa import Nfa
-from .budget import SECONDS, Budget, too_large
+from .budget import Budget, too_large
 from .check import Reachable
 from .explain import explain
 from .load import Document, Draft
@@ -30,7 +30,7 @@ class SchemaOptions:
     property_order: PropertyOrder = PropertyOrder.DECLARED
     draft: Draft | None = None  # None: what `$schema` says, or 2020-12
     seconds: float = SECONDS
-    cancelled: Callable[[], bool] | None = None
+    cancelled: Stop = lambda: False
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ DEFAULTS = SchemaOptions()
 def compile_rule(schema: object, nfa: Nfa, options: SchemaOptions = DEFAULTS) -> Schema:
     """The rule for one value of the schema. Raises ConstraintError, before any token, for what will not be enforced."""
     try:
-        return _compile(schema, nfa, options)
+        with timed(options.seconds, options.cancelled):
+            return _compile(schema, nfa, options)
     except RecursionError:
         raise too_large("the schema is nested too deeply") from None
 
@@ -64,7 +65,7 @@ def emit_value(schema: object, nfa: Nfa, after: int, options: SchemaOptions = DE
 
 def _compile(schema: object, nfa: Nfa, options: SchemaOptions) -> Schema:
     document = Document(schema, options.draft)
-    budget = Budget(options.seconds, options.cancelled)
+    budget = Budget()
     parser = Parser(document, budget)
     root = parser.root()
     reachable = Reachable(parser.algebra, budget, options.property_order is PropertyOrder.ANY)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from fractions import Fraction
 
+from ..clock import tick
 from ..nfa import Nfa
 from .digits import DIGITS
 from .shape import Shape
@@ -39,6 +40,7 @@ def emit_literals(nfa: Nfa, texts: Iterable[bytes], after: int = Nfa.ret) -> int
     """A rule for exactly these texts, sharing their beginnings; None where there are none."""
     root: dict[int | None, dict] = {}
     for literal in texts:
+        tick(2 * len(literal))
         place = root
         for byte in literal:
             place = place.setdefault(byte, {})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from urllib.parse import unquote, urldefrag, urljoin
 
+from ..clock import tick
 from ..errors import Code, ConstraintError
 from .budget import NESTING, SCHEMA_BYTES, too_large
 from .metaschemas import METASCHEMAS
@@ -227,6 +228,7 @@ def _measure(schema: object) -> bool:
     size, depth, named, level = 0, 0, False, [schema]
     while level:
         depth += 1
+        tick(len(level))
         if depth > NESTING:
             raise too_large(f"the schema is nested more than {NESTING} levels deep")
         below: list[object] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..charset import Encoding
+from ..clock import tick
 from ..language import Language
 from ..nfa import UNBOUNDED, Nfa
 from ..tools import Words
@@ -328,6 +329,7 @@ class _Object:
         return self._choices[state]
 
     def _key(self, state: ObjectState, member: Member) -> int:
+        tick(16)
         nfa = self._nfa
         value = self._lowering.item(member.formula, self._node(member.after))
         colon = self._lowering.spaced(nfa.byte([(COLON, COLON, self._lowering.spaced(value))]))

@@ -11,6 +11,7 @@ from functools import cache
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from ..clock import tick
 from ..language import Language
 from .algebra import Algebra
 from .budget import too_large
@@ -230,6 +231,7 @@ class ObjectPlan:
 
     def _finds_members(self, state: State) -> bool:
         """Some choice of what else is there fulfils everything."""
+        tick(4)
         tied = [index for index in self._tied if index >= state.start and index not in state.used]
         counts, needed, optional = 1, 0, 0  # counts: how many members there may be, one bit a number
         bound = set[int]()

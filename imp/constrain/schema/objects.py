@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from ..clock import tick
 from ..language import Language
 from .formula import FALSE, TRUE, Formula, Formulas
 from .strings import EVERYTHING
@@ -81,6 +82,7 @@ class Objects:
         while changed:
             changed = False
             kept = set()
+            tick(len(clauses))
             for clause in clauses:
                 if any((name in required) if there else (name in forbidden) for name, there in clause):
                     continue
@@ -176,6 +178,7 @@ def _either(some: set[Clause], others: set[Clause]) -> set[Clause] | None:
     some, others = some - common, others - common
     if len(some) * len(others) > MERGED_CLAUSES**2:
         return None
+    tick(len(some) * len(others))
     joined = {a | b for a in some for b in others}
     joined = {clause for clause in joined if not any((name, not there) in clause for name, there in clause)} | common
     joined = {clause for clause in joined if clause in common or not any(other < clause for other in joined)}

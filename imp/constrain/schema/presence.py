@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ..clock import tick
 from .budget import too_large
 from .objects import Clause
 
@@ -133,6 +134,7 @@ class Presence:
         key = (names, clauses, some)
         known = self._tried.get(key)
         if known is None:
+            tick(4)
             name, rest, found = self._names[names[0]], names[1:], 0
             there = given(clauses, name, True)
             if there is not None:
@@ -171,6 +173,7 @@ def given(clauses: Clauses, name: str, there: bool) -> Clauses | None:
     if not clauses:
         return clauses
     kept = []
+    tick(len(clauses))
     for clause in clauses:
         if (name, there) in clause:
             continue
