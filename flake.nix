@@ -153,6 +153,7 @@
           assert holds unit "\"--port\" \"9000\"";
           assert holds unit ''"--model" "/srv/100%% \"big\".gguf"'';
           assert holds unit "TimeoutStopSec=22";
+          assert holds unit "/bin/kill -HUP $MAINPID";
           (ours pkgs).units;
       });
 

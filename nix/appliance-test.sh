@@ -13,6 +13,7 @@ cp "$1/imp-server.service" "$here/chat.py" "$etc/"
 printf '[Unit]\nAfter=\nWants=\n' > "$etc/imp-server.service.d/no-network.conf"
 cat > "$etc/question.sh" <<END
 systemctl show imp-server -p ActiveState,SubState,NRestarts
+systemctl reload imp-server && echo RELOADED=yes
 $2 -I /etc/systemd/system/chat.py http://127.0.0.1:8080 180 && echo ANSWER=right
 systemctl stop imp-server
 systemctl show imp-server -p ActiveState,Result,ExecMainStatus,NRestarts
@@ -38,7 +39,7 @@ timeout -k 20 280 systemd-nspawn -q -D / --volatile=yes --bind-ro=/nix --bind-ro
   systemd.log_level=warning systemd.show_status=0 systemd.firstboot=off systemd.unit=multi-user.target \
   < /dev/null > "$etc/log" 2>&1 || true
 cat "$etc/log"
-for line in ActiveState=active SubState=running ANSWER=right ActiveState=inactive Result=success ExecMainStatus=0; do
+for line in ActiveState=active SubState=running RELOADED=yes ANSWER=right ActiveState=inactive Result=success ExecMainStatus=0; do
   grep -q "$line" "$etc/log" || { echo "appliance-test.sh: the boot did not show $line" >&2; exit 1; }
 done
 if grep -q 'NRestarts=[1-9]' "$etc/log"; then

@@ -121,6 +121,8 @@ in
             cfg.model
           ]
         );
+        # API keys are read again, and the request log is opened again
+        ExecReload = "${pkgs.coreutils}/bin/kill -HUP $MAINPID";
       };
     };
   };

@@ -39,6 +39,7 @@ lib.fix (pkgs: {
   };
   runtimeShell = "${pkgs.busybox}/bin/sh";
   unzip = pkgs.busybox;
+  coreutils = pkgs.busybox;
   ruff = pkgs.python3Packages.ruff;
 
   runCommand =
