@@ -100,6 +100,7 @@ a request means is in [FIELDS.md](FIELDS.md).
   `{"type": "error", "error": {"type", "message"}, "request_id"}`. `param` is the path of the field that is wrong.
 - Every answer carries `X-Request-Id`: the request's own, or one the server made.
 - Fields nobody knows are let through and named in `X-Imp-Ignored`; `null` means absent.
+- Inputs of `/v1/embeddings` that were shortened by `truncate_prompt_tokens` are named in `X-Imp-Truncated`.
 - Generating answers carry `X-Imp-Queue-Position`: how many requests of no less urgent classes were waiting when this
   one came to the engine; 0 is next. Fair shares between API keys may bring it forward.
 - A stream is made of server-sent events; what goes wrong before its first event is an ordinary error, later an event.

@@ -10,12 +10,12 @@ Pure functions of a request and the loaded model's facts, for the preparation po
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..types import Limits, Pool, Request, Sampling
 from .message import ChatRequest, Message, Refused
-from .prepare import ModelFacts, encode_prompt, encode_rendered, longest_prompt, prompt_salt, render
+from .prepare import ModelFacts, encode_prompt, encode_rendered, prompt_salt, render
 
 SYSTEM = (
     "You judge whether a document meets a query in the way that the instruction describes. "
@@ -53,16 +53,25 @@ class RelevanceRequest:
     document_tokens: int | None = None
 
 
-def prepare_embeddings(wanted: EmbeddingRequest, facts: ModelFacts, id: str, arrived: float) -> list[Request]:
-    """One engine request per input, ids `id-0`, `id-1`, ... Raises Refused."""
+def prepare_embeddings(
+    wanted: EmbeddingRequest,
+    facts: ModelFacts,
+    id: str,
+    arrived: float,
+    on_cut: Callable[[str], None] = lambda path: None,
+) -> list[Request]:
+    """One engine request per input, ids `id-0`, `id-1`, ... on_cut: told of every input of which tokens are left away.
+
+    Raises Refused."""
     _check_model(facts)
     check_dimensions(wanted.dimensions, facts)
     requests = []
     for i, text in enumerate(wanted.inputs):
         path = f"input[{i}]" if len(wanted.inputs) > 1 else "input"
         tokens = _tokens(text, facts, wanted.add_special_tokens, path)
-        if wanted.truncate is not None:
+        if wanted.truncate is not None and len(tokens) > wanted.truncate:
             tokens = tokens[: wanted.truncate]
+            on_cut(path)
         requests.append(_pooling(f"{id}-{i}", tokens, facts, facts.vectors.pool, Sampling(), arrived, path))
     return requests
 
@@ -148,7 +157,7 @@ def _tokens(text: str | Sequence[int], facts: ModelFacts, add_special: bool, pat
 def _pooling(
     id: str, prompt: list[int], facts: ModelFacts, pool: Pool, sampling: Sampling, arrived: float, path: str
 ) -> Request:
-    limit = longest_prompt(facts)
+    limit = min(facts.max_input_tokens or facts.context, facts.context)  # no answer needs a place
     if len(prompt) > limit:
         message = f'"{path}" is too large: it has {len(prompt)} tokens; this server accepts at most {limit}'
         raise Refused(message, path, "context_length_exceeded")

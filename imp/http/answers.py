@@ -227,7 +227,7 @@ MEASURES: dict[str, Schema] = {
 }
 
 _MODEL = an_object(
-    *("root", "parent", "max_model_len", "meta", "sampling_defaults"),
+    *("root", "parent", "capabilities", "max_model_len", "meta", "sampling_defaults"),
     id=STRING,
     object=constant("model"),
     created=COUNT,
@@ -235,6 +235,7 @@ _MODEL = an_object(
     loaded=BOOLEAN,
     root=STRING,
     parent=or_null(STRING),
+    capabilities=array(STRING),
     max_model_len=COUNT,
     meta=ANY_OBJECT,
     sampling_defaults=ANY_OBJECT,

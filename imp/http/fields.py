@@ -20,8 +20,9 @@ from imp.http.errors import ApiError, bad_request
 
 MAX_FIELDS = 1000  # names in one object of the body that has a table
 MAX_INTEGER = 2**63 - 1
-IGNORED_HEADER = "X-Imp-Ignored"
-MAX_IGNORED_CHARS = 1000
+IGNORED_HEADER = "X-Imp-Ignored"  # fields nobody knows
+CUT_HEADER = "X-Imp-Truncated"  # inputs of which tokens were left away, as the request asked
+MAX_NAMED_CHARS = 1000
 
 
 class Kind(Enum):
@@ -130,11 +131,11 @@ def describe(field: Field) -> str:
     return " or ".join(_describe_kind(kind, field) for kind in field.kinds)
 
 
-def ignored_header(names: Iterable[str]) -> str:
-    """Value of X-Imp-Ignored: names joined by commas, anything but printable ASCII percent-encoded, cut at 1000
-    characters with a final `...`."""
+def named(names: Iterable[str]) -> str:
+    """Paths of fields as the value of a header: joined by commas, anything but printable ASCII percent-encoded, cut at
+    1000 characters with a final `...`."""
     text = ", ".join(quote(name, safe="!#$&'()*+-./:;<=>?@[]^_`{|}~ ") for name in names)
-    return text if len(text) <= MAX_IGNORED_CHARS else text[: MAX_IGNORED_CHARS - 3] + "..."
+    return text if len(text) <= MAX_NAMED_CHARS else text[: MAX_NAMED_CHARS - 3] + "..."
 
 
 def markdown(table: Sequence[Field]) -> str:

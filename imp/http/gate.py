@@ -28,8 +28,11 @@ from imp.http.message import Headers
 from imp.http.rates import Rates
 from imp.http.router import Access
 
-EXPOSED_HEADERS = "X-Request-Id, Request-Id, X-Imp-Ignored, X-Imp-Queue-Position, Retry-After, " + ", ".join(
-    f"x-ratelimit-{what}-{unit}" for unit in ("requests", "tokens") for what in ("limit", "remaining", "reset")
+EXPOSED_HEADERS = ", ".join(
+    [
+        *("X-Request-Id", "Request-Id", "X-Imp-Ignored", "X-Imp-Truncated", "X-Imp-Queue-Position", "Retry-After"),
+        *(f"x-ratelimit-{what}-{unit}" for unit in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
+    ]
 )
 
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e]")

@@ -20,7 +20,7 @@ from imp.http.dialects import anthropic, embeddings, openai_chat, openai_complet
 from imp.http.dialects import infill as infilling
 from imp.http.dialects.shared import Conversation
 from imp.http.errors import ApiError
-from imp.http.fields import IGNORED_HEADER, ignored_header
+from imp.http.fields import CUT_HEADER, IGNORED_HEADER, named
 from imp.http.message import HttpRequest, Response, dumps_long, json_bytes, json_response
 from imp.http.recorder import Recorder
 from imp.http.services import Generation, Services
@@ -160,11 +160,13 @@ async def embed(services: Services, request: HttpRequest) -> Response:
         ask = await services.read(request, lambda body: embeddings.read(body, services.max_batch_items))
         loaded = await recorder.lease(ask.model)
         header = _header(services, "embd-", loaded.card.name)
+        cut: list[str] = []
         prepared = await services.prepare(
-            lambda: prepare_embeddings(ask.wanted, loaded.facts, header.id, recorder.began)
+            lambda: prepare_embeddings(ask.wanted, loaded.facts, header.id, recorder.began, cut.append)
         )
     writer = embeddings.Writer(ask, header, Conversation([(each.id, each.n) for each in prepared]))
-    return await _measure(services, prepared, writer, recorder, ask.ignored)
+    headers = {CUT_HEADER: named(cut)} if cut else {}
+    return await _measure(services, prepared, writer, recorder, ask.ignored, headers)
 
 
 async def rank(services: Services, request: HttpRequest) -> Response:
@@ -194,12 +196,18 @@ async def _score(
 
 
 async def _measure(
-    services: Services, prepared: Sequence[Request], writer: Reply, recorder: Recorder, ignored: Sequence[str]
+    services: Services,
+    prepared: Sequence[Request],
+    writer: Reply,
+    recorder: Recorder,
+    ignored: Sequence[str],
+    extra: Mapping[str, str] | None = None,
 ) -> Response:
     """Numbers about prompts: run like an answer that is not streamed; long bodies are written in the pool."""
     _enter(services, prepared, writer, recorder, False)
     await _collect(services, prepared, writer, recorder)
-    return await _written(services, writer, recorder, recorder.headers | ignored_headers(services, ignored))
+    headers = dict(extra or {}) | recorder.headers | ignored_headers(services, ignored)
+    return await _written(services, writer, recorder, headers)
 
 
 async def _written(services: Services, writer: Reply, recorder: Recorder, headers: Mapping[str, str]) -> Response:
@@ -305,7 +313,7 @@ def ignored_headers(services: Services, names: Sequence[str]) -> dict[str, str]:
     for name in names:
         if services.said.first(name):
             log.info("unknown request field %s is ignored", ascii(name[:100]))
-    return {IGNORED_HEADER: ignored_header(names)} if names else {}
+    return {IGNORED_HEADER: named(names)} if names else {}
 
 
 def _echoed(services: Services, request: HttpRequest) -> dict[str, str]:

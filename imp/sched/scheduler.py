@@ -420,12 +420,13 @@ class Scheduler:
 
     def _refusal(self, request: Request) -> Failed | None:
         length = len(request.prompt)
-        if length + 1 > self.context:
-            message = f"the prompt has {length} tokens, but the model's context of {self.context} must hold one more"
+        more, words = (0, "") if request.pool else (1, " and an answer")  # what is measured is followed by nothing
+        if length + more > self.context:
+            message = f"the prompt has {length} tokens; the model's context of {self.context} must hold it{words}"
             return Failed(request.id, "context_length_exceeded", message)
         most = room(self.pool)
-        if length + 1 > most:
-            message = f"the prompt has {length} tokens, but the KV memory of {most} tokens must hold one more"
+        if length + more > most:
+            message = f"the prompt has {length} tokens; the KV memory of {most} tokens must hold it{words}"
             return Failed(request.id, "kv_pool_floored", message)
         return None
 

@@ -11,7 +11,7 @@ from tests.http.scripted import serving
 from tests.http.wire import run
 
 
-def test_openai_embeddings_arrive_as_numbers_whatever_the_encoding() -> None:
+def test_g09_01_openai_embeddings_arrive_as_numbers_whatever_the_encoding() -> None:
     """The SDK asks for base64 unless told otherwise, and decodes it."""
 
     async def main() -> None:

@@ -86,6 +86,7 @@ class ScriptedRunner:
     script: list[int]
     vocab: int
     step_s: float = 0.0
+    vector_of: Callable[[Request], tuple[float, ...]] = vector_of
     fail_at: int | None = None  # this generated token raises
     held: threading.Event = field(default_factory=threading.Event)  # cleared: steps wait
     steps: int = 0
@@ -111,7 +112,7 @@ class ScriptedRunner:
                 self._report(prompt[p], p, seq.request.sampling.prompt_logprobs) for p in following
             ]
         if row.reaches_end and seq.request.pool is not None:
-            result.vector = vector_of(seq.request)
+            result.vector = self.vector_of(seq.request)
         elif row.reaches_end:
             for guess in [*seq.draft, None]:
                 if self._say(row, result) != guess:
@@ -214,7 +215,7 @@ async def serving(
     """A server on a free port of 127.0.0.1 whose model says `pieces`. options: fields of Services or ScriptedRunner."""
     script, table = tokens_of(pieces)
     tokenizer = PieceTokenizer(table)
-    runner_options = {k: options.pop(k) for k in ("step_s", "fail_at") if k in options}
+    runner_options = {k: options.pop(k) for k in ("step_s", "fail_at", "vector_of") if k in options}
     runner = ScriptedRunner(script, tokenizer.vocab_size, **runner_options)
     speculation = speculation or Speculation()
     facts = ModelFacts(

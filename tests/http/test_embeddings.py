@@ -88,7 +88,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"input": "a", "dimensions": 0}, "dimensions", "at least 1"),
     ({"input": "a", "dimensions": "4"}, "dimensions", "integer"),
     ({"input": "a", "encoding_format": "int8"}, "encoding_format", '"float", "base64"'),
-    ({"input": ["ok", "x" * 512]}, "input[1]", "too large"),
+    ({"input": ["ok", "x" * 513]}, "input[1]", "too large"),
 ]
 
 
@@ -101,8 +101,8 @@ def test_what_is_wrong_is_named_and_nothing_runs() -> None:
                 assert answer.status_code == 400, (body, error)
                 assert error["param"] == param and words in error["message"] and param in error["message"], error
             assert site.runner.steps == 0
-            longest = await site.post("/v1/embeddings", input="x" * 511)
-            assert longest.status_code == 200 and longest.json()["usage"]["prompt_tokens"] == 511
+            longest = await site.post("/v1/embeddings", input="x" * 512)
+            assert longest.status_code == 200 and longest.json()["usage"]["prompt_tokens"] == 512
             unknown = await site.post("/v1/embeddings", input="a", model="other", pooling="max")
             assert unknown.status_code == 404
 

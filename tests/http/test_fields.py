@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from imp.http.errors import ApiError
-from imp.http.fields import Field, Kind, Status, ignored_header, markdown, number, parse
+from imp.http.fields import Field, Kind, Status, markdown, named, number, parse
 
 TABLE = (
     Field("model", Kind.STRING, doc="Which model."),
@@ -131,8 +131,8 @@ def test_a_million_token_ids_are_quick() -> None:
 
 
 def test_a_header_of_ignored_names_is_always_a_valid_field_value() -> None:
-    assert ignored_header(["foo", "messages[0].x"]) == "foo, messages[0].x"
-    odd = ignored_header(["a\r\nSet-Cookie: x", "é", "a,b", "x" * 5000])
+    assert named(["foo", "messages[0].x"]) == "foo, messages[0].x"
+    odd = named(["a\r\nSet-Cookie: x", "é", "a,b", "x" * 5000])
     assert odd.isascii() and odd.isprintable() and len(odd) == 1000
     assert odd.startswith("a%0D%0ASet-Cookie: x, %C3%A9, a%2Cb, x")
 

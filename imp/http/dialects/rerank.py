@@ -145,27 +145,25 @@ class Writer:
         self.ask, self.header, self.conversation, self.yes_count = ask, header, conversation, yes_count
 
     def reply(self) -> dict[str, Any] | list[dict[str, Any]]:
-        """The answer as far as it has come: the whole, once every event has been taken. Equal scores stay in the order
-        of the request."""
-        scores = self._scores()
+        """The answer as far as it has come: the whole, once every event has been taken. The order is that of the
+        log-odds, which go on growing where probabilities are 1.0; equals stay in the order of the request."""
+        found = self._relevance()
+        scores = {i: logit if self.ask.raw_scores else score for i, (score, logit) in found.items()}
         if self.ask.shape is Shape.SCORE:
             data = [{"index": i, "object": "score", "score": score} for i, score in scores.items()]
             return self._head("list") | {"data": data, "usage": self._usage()}
-        order = sorted(scores, key=lambda i: -scores[i])[: self.ask.top_n]
+        order = sorted(found, key=lambda i: -found[i][1])[: self.ask.top_n]
         if self.ask.shape is Shape.TEI:
             return [{"index": i, "score": scores[i]} | self._shown("text", i) for i in order]
         results = [{"index": i, "relevance_score": scores[i]} | self._shown("document", i) for i in order]
         meta = {"api_version": {"version": self.ask.version}, "billed_units": {"search_units": 1}}
         return self._head("rerank") | {"results": results, "usage": self._usage(), "meta": meta}
 
-    def _scores(self) -> dict[int, float]:
-        """By the number of the document, in their order."""
-        scores = {}
-        for choice in self.conversation.choices:
-            if choice.finished is not None and choice.finished.vector is not None:
-                score, logit = relevance(choice.finished.vector, self.yes_count)
-                scores[choice.index] = logit if self.ask.raw_scores else score
-        return scores
+    def _relevance(self) -> dict[int, tuple[float, float]]:
+        """Probability and log-odds by the number of the document, in their order."""
+        finished = ((choice.index, choice.finished) for choice in self.conversation.choices)
+        vectors = ((index, end.vector) for index, end in finished if end is not None)
+        return {index: relevance(vector, self.yes_count) for index, vector in vectors if vector is not None}
 
     def _shown(self, key: str, index: int) -> dict[str, Any]:
         if not self.ask.return_documents:

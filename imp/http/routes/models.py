@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from imp.chat.prepare import ModelFacts
 from imp.http.errors import model_not_found
 from imp.http.message import HttpRequest, Response, json_response
 from imp.http.services import Loaded, Services
@@ -52,6 +53,18 @@ def _all(services: Services) -> list[dict[str, Any]]:
     return first + rest
 
 
+def _capabilities(facts: ModelFacts) -> list[str]:
+    """What requests the model can serve."""
+    can = {
+        "completion": True,
+        "chat": facts.template is not None,
+        "infill": facts.fill is not None,
+        "embeddings": facts.vectors.size > 0,
+        "rerank": facts.vectors.size > 0,
+    }
+    return [name for name, true in can.items() if true]
+
+
 def _card(loaded: Loaded) -> dict[str, Any]:
     card, facts = loaded.card, loaded.facts
     defaults = facts.defaults
@@ -63,6 +76,7 @@ def _card(loaded: Loaded) -> dict[str, Any]:
         "root": card.name,
         "parent": None,
         "loaded": True,
+        "capabilities": _capabilities(facts),
         "max_model_len": facts.context,
         "meta": {
             "n_ctx_train": card.trained_context,
