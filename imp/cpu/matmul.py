@@ -14,17 +14,22 @@ TOKENS_AT_ONCE tokens; their activations stay in L2 while each group, in L1, mee
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from .emit import Emission
 from .pack import BLOCK, LAYOUTS, Layout
 from .program import Kernel, count, kernel
 from .simd import (
     V,
     Var,
     absolute_i8,
+    add_quads_u8i8,
     broadcast_f32,
     broadcast_i8x4,
     dot_pairs_u8i8,
     f32x8,
     fma,
+    i32x8,
     int64,
     load_bf16x8,
     load_f16x8,
@@ -66,8 +71,23 @@ def quantised_bytes(tokens: int, columns: int) -> int:
     return -(-tokens // TILE) * (columns // BLOCK) * TILE_BLOCK_BYTES
 
 
+def _quad_sums(halves: Sequence[Sequence[V]], x: V, tokens: int) -> list[list[V]]:
+    """Of a block of two times 4 vectors of unsigned bytes. The way where an instruction adds products up in 32 bits."""
+    sums: list[list[V]] = [[] for _ in range(tokens)]
+    for half, quads in enumerate(halves):
+        for t in range(tokens):
+            total = zeros(i32x8)
+            for i, q in enumerate(quads):
+                total = add_quads_u8i8(total, q, broadcast_i8x4(x + (t * BLOCK + (half * 4 + i) * 4)))
+            sums[t].append(total)
+    return sums
+
+
 def _nibble_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
     """Four products of at most 15 * 127 twice fit in 16 bits, so one widening serves half a block."""
+    if Emission.features == "vnni":
+        low, high = zip(*[nibbles(load_i8x32(weights + v * 32)) for v in range(4)], strict=True)
+        return _quad_sums([low, high], x, tokens)
     pairs: list[list[V | None]] = [[None, None] for _ in range(tokens)]
     for v in range(4):
         for half, q in enumerate(nibbles(load_i8x32(weights + v * 32))):
@@ -80,6 +100,8 @@ def _nibble_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
 
 def _small_byte_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
     """Integers of 0 to 31: four products of at most 31 * 127 twice fit in 16 bits."""
+    if Emission.features == "vnni":
+        return _quad_sums([[load_i8x32(weights + (first + i) * 32) for i in range(4)] for first in (0, 4)], x, tokens)
     sums: list[list[V]] = [[] for _ in range(tokens)]
     for first in (0, 4):
         pairs: list[V | None] = [None] * tokens
@@ -102,9 +124,8 @@ def _byte_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
         size = absolute_i8(q)
         for t in range(tokens):
             turned = signed_as(broadcast_i8x4(x + (t * BLOCK + quad * 4)), q)
-            product = sum_pairs_i16(dot_pairs_u8i8(size, turned))
             before = sums[t][quad // 4]
-            sums[t][quad // 4] = product if before is None else before + product
+            sums[t][quad // 4] = add_quads_u8i8(zeros(i32x8) if before is None else before, size, turned)
     return sums  # type: ignore[return-value]
 
 

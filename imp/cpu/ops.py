@@ -306,7 +306,7 @@ class CpuBackend:
         progress: Progress | None = None,
     ) -> None:
         """threads: in all, the caller's included; None: one for each core this process may use. Compiled kernels are
-        kept under cache_dir. features: "avx2" or "portable"; None: what the machine has. progress: told of kernels as
+        kept under cache_dir. features: one of emit.variants(); None: the fastest. progress: told of kernels as
         they become ready (ready, wanted)."""
         self.thread_count = threads or _cores()
         self.features = features or detect()

@@ -200,7 +200,7 @@ def _from_half(h: V) -> V:
     """float of IEEE half bits (int16 lanes)."""
     b = _Emission.builder
     floats, ints = lanes_of(h, F32), lanes_of(h, I32)
-    if _Emission.features == "avx2":
+    if _Emission.features != "portable":
         return V(b.fpext(b.bitcast(h.ir, lanes_of(h, F16)), floats))
     wide = V(b.zext(h.ir, ints))
     # exponents differ by 112; a multiplication moves it and makes subnormals normal
@@ -213,7 +213,7 @@ def _from_half(h: V) -> V:
 def _to_half(x: V) -> V:
     """IEEE half bits (int16 lanes) of floats, to nearest even."""
     b = _Emission.builder
-    if _Emission.features == "avx2":
+    if _Emission.features != "portable":
         return bits(V(b.fptrunc(x.ir, lanes_of(x, F16))), lanes_of(x, I16))
     raw = bits(x, lanes_of(x, I32))
     magnitude = raw & 0x7FFFFFFF
@@ -290,7 +290,7 @@ def bits_float(v: V) -> V:
 @micro(f32x8, f32x8, f32x8, returns=f32x8)
 def fma(a: V, b: V, c: V) -> V:
     """a * b + c, rounded once where the machine can."""
-    name = "llvm.fma.v8f32" if _Emission.features == "avx2" else "llvm.fmuladd.v8f32"
+    name = "llvm.fma.v8f32" if _Emission.features != "portable" else "llvm.fmuladd.v8f32"
     return call(name, f32x8.ir, a, b, c)
 
 
@@ -372,7 +372,7 @@ def _pairs_summed(wide: V) -> V:
 @micro(i8x32, i8x32, returns=i16x16)
 def dot_pairs_u8i8(a: V, b: V) -> V:
     """a[2i] b[2i] + a[2i+1] b[2i+1] in 16 bits: a unsigned, b signed. The caller keeps sums below 2^15."""
-    if _Emission.features == "avx2":
+    if _Emission.features != "portable":
         return call("llvm.x86.avx2.pmadd.ub.sw", i16x16.ir, a, b)
     wide, builder = ir.VectorType(I16, 32), _Emission.builder
     return _pairs_summed(V(builder.zext(a.ir, wide)) * V(builder.sext(b.ir, wide)))
@@ -381,9 +381,18 @@ def dot_pairs_u8i8(a: V, b: V) -> V:
 @micro(i16x16, returns=i32x8)
 def sum_pairs_i16(a: V) -> V:
     """a[2i] + a[2i+1] in 32 bits."""
-    if _Emission.features == "avx2":
+    if _Emission.features != "portable":
         return call("llvm.x86.avx2.pmadd.wd", i32x8.ir, a, constant(1, i16x16.ir))
     return _pairs_summed(V(_Emission.builder.sext(a.ir, ir.VectorType(I32, 16))))
+
+
+@micro(i32x8, i8x32, i8x32, returns=i32x8)
+def add_quads_u8i8(total: V, a: V, b: V) -> V:
+    """total[i] + a[4i] b[4i] + ... + a[4i+3] b[4i+3] in 32 bits: a unsigned, b signed. The caller keeps the sums of two
+    below 2^15."""
+    if _Emission.features == "vnni":
+        return call("llvm.x86.avx512.vpdpbusd.256", i32x8.ir, total, a, b)
+    return total + sum_pairs_i16(dot_pairs_u8i8(a, b))
 
 
 @micro(i8x32, returns=i8x32)
@@ -395,7 +404,7 @@ def absolute_i8(a: V) -> V:
 @micro(i8x32, i8x32, returns=i8x32)
 def signed_as(a: V, sign: V) -> V:
     """a where sign > 0, -a where it is negative, 0 where it is 0."""
-    if _Emission.features == "avx2":
+    if _Emission.features != "portable":
         return call("llvm.x86.avx2.psign.b", i8x32.ir, a, sign)
     b, none = _Emission.builder, constant(0, i8x32.ir)
     turned = b.select((sign < 0).ir, (none - a).ir, a.ir)

@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from imp.cpu import emit
+from imp.cpu.cache import CompiledKernels
 from imp.cpu.pack import INT4_MINIMUM, INT8_HALVES, Arena, Packed
+from imp.cpu.threads import Threads
 from imp.model.ops import Linear, Norm
 from imp.weights.checkpoint import Weight
 from imp.weights.quant import FORMATS
-from tests.cpu.harness import quantised, step, values, weight
+from tests.cpu.harness import Workbench, quantised, step, values, weight
 
 EXACT = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16", "F32")
 FORMAT_NAMES = sorted(FORMATS)
@@ -162,6 +165,25 @@ def test_a_token_is_the_same_bits_in_every_batch(bench, name):
     whole = gated(300)
     for count in (1, 2, 3, 4, 5, 17, 64):
         np.testing.assert_array_equal(gated(count), whole[:count])
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q6_K"])
+def test_every_fast_variant_gives_the_same_bits(name, kernel_folder):
+    """A machine's instructions change how long a text takes, not what it says."""
+    rng = np.random.default_rng(9)
+    w = weight(name, 48, inputs_of(name), rng)
+    x = rng.standard_normal((9, w.shape[1])).astype(np.float32)
+    x[3] *= 1000
+    found = []
+    for variant in emit.variants()[:-1]:
+        kernels = CompiledKernels(kernel_folder, variant)
+        threads = Threads(1, kernels)
+        bench = Workbench(kernels, threads)
+        found.append([bench.run(lambda ops, x: ops.linear(x, Linear((w,))), x[:n]).view(np.uint32) for n in range(1, 10)])
+        threads.close()
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
 
 
 def test_packing_lets_the_pages_of_the_file_go(tmp_path: Path):

@@ -13,6 +13,7 @@ from imp.cpu.simd import (
     V,
     Var,
     absolute_i8,
+    add_quads_u8i8,
     bits_float,
     compiling_for,
     constant,
@@ -21,9 +22,11 @@ from imp.cpu.simd import (
     f32x8,
     float_bits,
     fma,
+    i32x8,
     int64,
     integer,
     largest,
+    load,
     load_bf16x8,
     load_f16,
     load_f16x8,
@@ -200,6 +203,26 @@ def test_byte_products(run):
     np.testing.assert_array_equal(found, products.reshape(50, 8, 4).sum(-1))
 
 
+@micro(int64, int64)
+def add_quads(x: V, y: V) -> None:
+    a, b = load_i8x32(x), load_i8x32(x + 32)
+    total = load(y, i32x8.ir)
+    store(y, add_quads_u8i8(total, absolute_i8(a), signed_as(b, a)))
+
+
+def test_byte_products_are_added_up(run):
+    def body(x, y, n):
+        for i in range(0, n, 64):
+            add_quads(x + i, y)
+
+    rng = np.random.default_rng(4)
+    x = rng.integers(-127, 128, (50, 2, 32)).astype(np.int8)
+    x[:10, 0], x[5:15, 1] = -128, 127
+    found = run(body, x, np.full(8, 10**6, np.int32))
+    products = (x[:, 0].astype(np.int64) * x[:, 1]).reshape(50, 8, 4).sum((0, 2))
+    np.testing.assert_array_equal(found, 10**6 + products)
+
+
 def test_unsigned_bytes_stay_unsigned(run):
     def body(x, y, n):
         store(y, sum_pairs_i16(dot_pairs_u8i8(load_i8x32(x), load_i8x32(x + 32))))
@@ -260,8 +283,20 @@ def test_micro_kernels_loop_branch_and_keep_registers(run):
     assert found[16:].view(np.int64)[0] == kept.sum()
 
 
-def test_detection_knows_two_kinds():
-    assert emit.detect() in ("avx2", "portable")
+def test_what_a_machine_runs_is_known_fastest_first(monkeypatch):
+    assert emit.detect() == emit.variants()[0]
+    kinds = ("vnni", "avx2", "portable")
+    avx2 = dict.fromkeys(("avx2", "fma", "f16c"), True)
+    for features, found in (
+        ({}, kinds[2:]),
+        (avx2, kinds[1:]),
+        (avx2 | {"fma": False, "avxvnni": True}, kinds[2:]),
+        (avx2 | {"avxvnni": True}, kinds),
+        (avx2 | {"avx512vnni": True}, kinds[1:]),
+        (avx2 | {"avx512vnni": True, "avx512vl": True}, kinds),
+    ):
+        monkeypatch.setattr(emit.llvm, "get_host_cpu_features", lambda features=features: features)
+        assert emit.variants() == found
 
 
 def test_a_micro_kernel_declares_a_type_for_every_parameter():
