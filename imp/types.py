@@ -107,6 +107,10 @@ class Constraint(Protocol):
     def error(self) -> str | None:
         """Why nothing may come next, where that is a fault and not the end."""
 
+    def ready(self) -> bool:
+        """Whether the rest of this answers at once. If not, that is worked out elsewhere: ask again later, and nothing
+        else of this or of other constraints of its grammar until then."""
+
     def fill_mask(self, out: Any) -> None:
         """out: uint32; bit b % 32 of word b // 32 is set where the token of bit b may come next.
 

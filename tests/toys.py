@@ -126,6 +126,9 @@ class AllowListState:
     def allows(self, token: int) -> bool:
         return not self.done and token in self.rule.sets[len(self.taken) % len(self.rule.sets)]
 
+    def ready(self) -> bool:
+        return True
+
     def fill_mask(self, out: list[int]) -> None:
         out[:] = [0] * len(out)
         if not self.done:

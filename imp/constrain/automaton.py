@@ -4,8 +4,9 @@ A state is an int; forking, rolling back and sharing a prefix are copies of it. 
 have its constraint, and what one request made the others find. 0 is the dead state, 1 is the state after the end.
 
 Threads: a grammar belongs to one thread at a time. It may be made, and its first mask filled, in a worker, and then be
-handed to the engine thread. What `prepare_aside` does in yet another one ends with the grammar's first use; the
-vocabulary's tables are shared by all.
+handed to the engine thread. What `prepare_aside` does in yet another one ends with the grammar's first use. Whoever
+cannot wait asks `ready` before every use: what takes long is then done in another thread as well. The vocabulary's
+tables are shared by all.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Thread
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import numpy as np
 
 from . import layout, masks
-from .clock import SECONDS, tick
+from .aside import STUCK, Custody, DeadEnd
+from .clock import SECONDS, TICKS, Rest, TimeOver, tick, timed
 from .code import DEFAULT_CACHE, constraint_code
 from .context import Context, Piece
 from .errors import Code, ConstraintError
-from .layout import AMBIGUOUS, BOTTOM, DEAD, GROW, LOWER, NO_CLASS, NO_ROWS, UNION
+from .layout import ALLOWANCE, AMBIGUOUS, BOTTOM, DEAD, GROW, LOWER, NO_CLASS, NO_ROWS, PAUSED, UNION
 from .nfa import Nfa
 from .nodes import NODE_ARRAYS, NodeTables
 from .reference import accepts
@@ -36,12 +38,14 @@ from .vocab import VocabTables
 if TYPE_CHECKING:
     from .matcher import Matcher
 
-__all__ = ["Grammar", "Limits", "accepts"]
+__all__ = ["STUCK", "DeadEnd", "Grammar", "Limits", "accepts"]
 
 Encode = Callable[[bytes], list[int]]  # text, as UTF-8, to tokens; nothing added
 
 PROVIDED = 64  # ticks
 PIECE_S = 0.001  # for which `prepare` keeps a grammar to itself
+AT_ONCE = 30_000  # configurations that machine code looks at in one call, about a millisecond
+FORCED_S = 0.001  # for text that has to follow
 ROWS_AT_ONCE, ROWS_AHEAD = 32, 256  # taken by a grammar; kept free for all
 SPARE = 2  # grammars whose arrays are kept ready
 HASHES = {
@@ -89,10 +93,6 @@ class Limits:
     size_bytes: int = 64 << 20
 
 
-class DeadEnd(Exception):
-    """The automaton cannot go on: the constraint is more ambiguous than can be followed, or lowering it failed."""
-
-
 class Grammar:
     """The language that begins at node `start` of `nfa`, over the tokens of `tables` (None: over bytes alone).
 
@@ -116,7 +116,7 @@ class Grammar:
         self._address = self._arrays.address
         self._rows: list[int] = []  # of the pool, all that this grammar holds
         self.matchers: WeakSet[Matcher] = WeakSet()
-        self._preparing, self._claimed = Lock(), True
+        self._custody = Custody()
         self.rebuilt = 0  # how often states were renumbered
         self._deadline: float | None = time.thread_time() + limits.seconds
         if tables:
@@ -140,13 +140,15 @@ class Grammar:
     def prepare(self, wall_s: float) -> None:
         """Lower what is still lazy, for at most `wall_s`: work that masks would otherwise wait for. What cannot be
         lowered is left for the mask that meets it."""
-        self._claimed = False
+        self._custody.lend()
         self._prepare(wall_s)
-        self._claimed = True
+        self._custody.claim()
 
-    def prepare_aside(self, wall_s: float) -> None:
-        """The same in a thread of its own, until the grammar is first used: while the prompt is computed."""
-        self._claimed = False
+    def prepare_aside(self, wall_s: float, rest: Rest = lambda took_s: None) -> None:
+        """The same in a thread of its own, until the grammar is first used: while the prompt is computed.  rest: called
+        between pieces of this and of all later work beside the grammar's user."""
+        self._custody.rest = rest
+        self._custody.lend()
         Thread(target=self._prepare, args=(wall_s,), name="prepare", daemon=True).start()
 
     def _prepare(self, wall_s: float) -> None:
@@ -157,10 +159,12 @@ class Grammar:
             piece.stock(SPARE)  # for whoever comes next
         with suppress(ConstraintError):
             while pending and time.monotonic() < deadline and len(self._nfa.nodes) < self._limits.nodes:
-                with self._preparing:
-                    if self._claimed:
+                began = time.thread_time()
+                with self._custody.piece:
+                    if self._custody.claimed:
                         break
                     self._lower_some()
+                self._custody.rest(time.thread_time() - began)
 
     def _lower_some(self) -> None:
         """Lower for PIECE_S."""
@@ -173,30 +177,33 @@ class Grammar:
         finally:
             self._read_nfa(lowered)
 
-    def _claim(self) -> None:
-        """End what `prepare_aside` does: from now on the grammar is the caller's alone."""
-        self._claimed = True
-        with self._preparing:
-            pass
-
     # ---- states
 
     def advance(self, state: int, token: int) -> int:
         """The state after `token`; 0 where it is not allowed. Raises DeadEnd."""
-        if not self._claimed:
-            self._claim()
+        if not self._custody.claimed:
+            self._custody.claim()
         following = self._run(self._address, masks.ADVANCE, state, token)
         return following if following >= 0 else self._state(masks.ADVANCE, state, token)
 
     def advance_bytes(self, state: int, data: bytes) -> int:
         """The state after `data`; 0 where no text goes on like that. Raises DeadEnd."""
-        if not self._claimed:
-            self._claim()
+        if not self._custody.claimed:
+            self._custody.claim()
         for byte in data:
             state = self._state(masks.STEP, state, byte)
             if state == DEAD:
                 break
         return state
+
+    def ready(self, state: int) -> bool:
+        """Whether `row` and `advance` answer at once. Where they would not, what is missing is worked out in another
+        thread, and whoever asked should ask again later, and do nothing else with the grammar until then."""
+        return self._custody.ready(self, state)
+
+    def has(self, state: int) -> bool:
+        """Whether the mask of `state` was made."""
+        return bool(self._run(self._address, masks.LOOKUP, state, 0) >= 0)
 
     def accepting(self, state: int) -> bool:
         """Whether the text may end here."""
@@ -210,10 +217,12 @@ class Grammar:
         """The row of `tables.pool` that holds the mask of `state`: bits by rank. Raises DeadEnd.
 
         Valid until the grammar is rebuilt (`rebuilt` counts), which happens in `trim` alone."""
-        if not self._claimed:
-            self._claim()
+        if not self._custody.claimed:
+            self._custody.claim()
         row = self._run(self._address, masks.LOOKUP, state, 0)
-        return row if row >= 0 else self._fill(state)
+        if row < 0 and state in self._custody.failed:
+            raise DeadEnd(self._custody.failed[state])
+        return row if row >= 0 else self.make(state)
 
     def mask(self, state: int) -> np.ndarray:
         """uint32 [tables.words], bits by rank; a view. Raises DeadEnd."""
@@ -221,13 +230,15 @@ class Grammar:
         return self.tables.pool[self.row(state)]
 
     def forced_bytes(self, state: int, limit: int) -> bytes:
-        """The bytes that have to follow, as far as each is the only one, `limit` at most. Raises DeadEnd."""
-        if not self._claimed:
-            self._claim()
+        """The bytes that have to follow, as far as each is the only one and is found soon, `limit` at most. Raises
+        DeadEnd."""
+        if not self._custody.claimed:
+            self._custody.claim()
         forced = bytearray()
-        while len(forced) < limit and (byte := self._run(self._address, masks.ONLY_BYTE, state, 0)) >= 0:
-            forced.append(byte)
-            state = self._state(masks.STEP, state, byte)
+        with suppress(TimeOver), timed(FORCED_S):
+            while len(forced) < limit and (byte := self._run(self._address, masks.ONLY_BYTE, state, 0)) >= 0:
+                forced.append(byte)
+                state = self._state(masks.STEP, state, byte)
         return bytes(forced)
 
     def run_jobs(self, jobs: np.ndarray) -> None:
@@ -236,8 +247,8 @@ class Grammar:
 
     def job(self, state: int, token: int) -> tuple[int, int, int, int]:
         """A row of a batch (masks.py)."""
-        if not self._claimed:
-            self._claim()
+        if not self._custody.claimed:
+            self._custody.claim()
         return self._address, state, token, 0
 
     # ---- memory
@@ -245,7 +256,7 @@ class Grammar:
     @property
     def in_use(self) -> bool:
         """Requests stand in it, or it is prepared for one: it may grow."""
-        return bool(self.matchers) or not self._claimed
+        return bool(self.matchers) or not self._custody.claimed
 
     @property
     def bytes_used(self) -> int:
@@ -256,8 +267,8 @@ class Grammar:
     def trim(self) -> None:
         """Keep within the budget: when more is held, drop all states and masks but the states requests stand on.
         Renumbers these; their matchers know."""
-        if not self._claimed:
-            self._claim()
+        if not self._custody.claimed:
+            self._custody.claim()
         if self.bytes_used <= self._budget:
             return
         matchers = list(self.matchers)
@@ -278,6 +289,7 @@ class Grammar:
             members[state] = accept, old[layout.CONFIGS][old[layout.MEMBERS][first : first + count]][:, :3].tolist()
         self.release()
         self._clear()
+        self._custody.failed.clear()
         stacks = self._restack(old[layout.STACKS], {stack for _, cells in members.values() for *_, stack in cells})
         numbers = {DEAD: DEAD}
         for state in live:
@@ -319,7 +331,7 @@ class Grammar:
         self._arrays.add(STATE_ARRAYS)
         counts = self._arrays[layout.COUNTS]
         counts.fill(0)
-        counts[layout.STATES_USED] = 1
+        counts[layout.STATES_USED], counts[ALLOWANCE] = 1, AT_ONCE
         self._arrays[layout.STATES][DEAD] = 0, 0, 0, -1, -1, -1, 0, 0
         self._arrays[layout.STEPS][DEAD] = DEAD
         ended = self._state(masks.STATE, 0, layout.ACCEPTS)
@@ -336,7 +348,8 @@ class Grammar:
         self._arrays[layout.WORK][:3] = node, count, stack
         return self._state(operation, 0)
 
-    def _fill(self, state: int) -> int:
+    def make(self, state: int) -> int:
+        """The row of a mask that is not there yet; for whoever has custody of the grammar. Raises DeadEnd."""
         assert self.tables is not None
         while (result := self._run_free(self._address, masks.MASK, state, 0)) < 0:
             self.provide(result)
@@ -344,10 +357,9 @@ class Grammar:
 
     def provide(self, refusal: int) -> None:
         """Give machine code what it lacked. Raises DeadEnd, or ConstraintError while the grammar is being made."""
-        if self._deadline is not None:
-            tick(PROVIDED)
-            if time.thread_time() > self._deadline:
-                raise ConstraintError(Code.TOO_LARGE, "", f"making it takes more than {self._limits.seconds:g} s")
+        tick(PROVIDED)
+        if self._deadline is not None and time.thread_time() > self._deadline:
+            raise ConstraintError(Code.TOO_LARGE, "", f"making it takes more than {self._limits.seconds:g} s")
         if refusal == GROW:
             self._grow(int(self._arrays[layout.COUNTS][layout.WANTED]))
         elif refusal == NO_ROWS:
@@ -356,6 +368,9 @@ class Grammar:
             self._make_class()
         elif refusal == LOWER:
             self._lower(int(self._arrays[layout.COUNTS][layout.WANTED]))
+        elif refusal == PAUSED:
+            self._arrays[layout.COUNTS][ALLOWANCE] = AT_ONCE
+            tick(TICKS)
         else:
             assert refusal == AMBIGUOUS, refusal
             reason = "a rule calls itself before any text, or is too ambiguous"

@@ -19,8 +19,12 @@ SECONDS = 2.0
 TICKS = 256  # of work between two looks at the clock, some quarter of a millisecond
 
 
+class TimeOver(ConstraintError):
+    """The time is over, or nobody wants the result."""
+
+
 class Clock:
-    """Raises ConstraintError when the time is over or nobody wants the result. The time is the thread's own, so that
+    """Raises TimeOver when the time is over or nobody wants the result. The time is the thread's own, so that
     nothing is refused because others are busy."""
 
     def __init__(self, seconds: float = SECONDS, stop: Stop = lambda: False, rest: Rest = lambda took_s: None) -> None:
@@ -34,10 +38,10 @@ class Clock:
         self._rest(now - self._looked_at)
         self._looked_at = now
         if self._stop():
-            raise ConstraintError(Code.TOO_LARGE, "", "compiling it was cancelled")
+            raise TimeOver(Code.TOO_LARGE, "", "compiling it was cancelled")
         if now > self._deadline:
             reason = f"too large: compiling it takes more than {self._seconds:g} s"
-            raise ConstraintError(Code.TOO_LARGE, "", reason, "make it simpler")
+            raise TimeOver(Code.TOO_LARGE, "", reason, "make it simpler")
 
 
 class _Thread(threading.local):

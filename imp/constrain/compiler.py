@@ -94,7 +94,7 @@ class Compiler:
             except DeadEnd as dead:
                 raise too_large(str(dead)) from None
         if self._ahead_s:
-            grammar.prepare_aside(self._ahead_s)
+            grammar.prepare_aside(self._ahead_s, rest)
         return self._known.put(spec, grammar)
 
     def thinking(

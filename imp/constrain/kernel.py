@@ -1,8 +1,8 @@
 """The automaton in machine code: closures, interned states, single steps. layout.py names the arrays.
 
 States are made when first met, and STEPS[state, byte] is filled when first asked for (-1 until then). Every function
-may answer GROW, LOWER, NO_ROWS or NO_CLASS before it has changed anything that matters: the caller gives what is
-missing and asks again. Nothing here allocates.
+may answer GROW, LOWER, NO_ROWS, NO_CLASS or PAUSED before it has changed anything that matters: the caller gives what
+is missing and asks again. Nothing here allocates.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from . import layout
 from .layout import (
     ACCEPT,
     ACCEPTS,
+    ALLOWANCE,
     AMBIGUOUS,
     ANY_BYTE,
     BOTTOM,
@@ -45,6 +46,7 @@ from .layout import (
     MEMBER_START,
     MEMBERS_USED,
     OPEN,
+    PAUSED,
     ROW,
     STACKS_USED,
     STATES_USED,
@@ -202,6 +204,7 @@ def closure(context: np.ndarray, waiting: int) -> tuple[Int, Int]:
         else:
             counts[WANTED] = place
             return LOWER, 0
+    counts[ALLOWANCE] -= seen
     return kept, accept
 
 
@@ -406,6 +409,8 @@ def compute_step(context: np.ndarray, state: int, byte: int) -> Int:
     """The state after `byte`, written for all bytes around it on which the same edges match."""
     nodes, edges, configs, counts = nodes_of(context), edges_of(context), configs_of(context), counts_of(context)
     members, states, work, steps = members_of(context), states_of(context), work_of(context), steps_of(context)
+    if counts[ALLOWANCE] <= 0:
+        return PAUSED
     low, high, waiting = np.int32(0), np.int32(255), 0
     first = states[state, MEMBER_START]
     for i in range(first, first + states[state, MEMBER_COUNT]):

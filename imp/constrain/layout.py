@@ -57,8 +57,9 @@ ACCEPTS, ESCAPES_HERE = 1, 2
     STACKS_USED, CONFIGS_USED, STATES_USED, MEMBERS_USED, ESCAPES_USED, BODIES_USED, FREE_USED,
     EPOCH, WANTED, VISITED, WANTED_CLASS,
     STOPPED_ROOT, STOPPED_LOG, STOPPED_TRIE, STOPPED_NODE, STOPPED_PRUNED, STOPPED_ESCAPES,  # a walk that was refused
+    ALLOWANCE,  # configurations that may be looked at before a step that is new is refused
     COUNTERS,
-) = range(18)  # fmt: skip
+) = range(19)  # fmt: skip
 
 # ---- VOCABULARY: scalars
 WORDS, END_RANK, LONGEST, TOKENS, CLASSES_USED, CHUNK_ROWS, SCALARS = range(7)
@@ -71,7 +72,7 @@ CLASS_LIMIT, BUCKETS = 64, 33  # character classes with rows; rows by characters
 WIDE = 16  # ASCII characters of a class that is worth rows
 
 # ---- what a kernel answers instead of a state or a row
-GROW, NO_ROWS, LOWER, AMBIGUOUS, NO_CLASS, COLD = -2, -3, -4, -5, -6, -7
+GROW, NO_ROWS, LOWER, AMBIGUOUS, NO_CLASS, COLD, PAUSED = -2, -3, -4, -5, -6, -7, -8
 
 
 Int = Any  # an integer of machine code, of whatever width

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .automaton import DeadEnd, Grammar
-from .errors import ConstraintError
+from .automaton import STUCK, Grammar
 from .layout import DEAD
 from .masks import JOB_ROW, JOB_STATE, JOB_TOKEN, NO_ROW
 
 HISTORY = 256  # steps that can be taken back
 FORCED_BYTES = 256
-STUCK = (DeadEnd, ConstraintError, MemoryError)
 MARK = 0xFF  # begins the stand-in of a control token (nfa.special)
 
 
@@ -80,6 +78,11 @@ class Matcher:
             del self.states[-count:], self.tokens[-count:]
         if self._stuck > len(self.states):
             self.error, self._stuck = None, 0
+
+    def ready(self) -> bool:
+        """Whether everything else answers at once; else what that takes is worked out beside, and nothing else may be
+        asked of this or another matcher of its grammar until this turns true."""
+        return self.error is not None or self.grammar.ready(self.states[-1])
 
     def row(self) -> int | None:
         """The row of the vocabulary's pool that is the mask here, bits by rank; None after an error."""

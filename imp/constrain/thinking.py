@@ -226,6 +226,9 @@ class ThinkingMatcher:
     def error(self) -> str | None:
         return None if self.inner is None else self.inner.error
 
+    def ready(self) -> bool:
+        return self.inner is None or self.inner.ready()
+
     def fill_mask(self, out: np.ndarray) -> None:
         tables, due = self.grammar.tables, self.grammar.due(self.place)
         if due is not None:

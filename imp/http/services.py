@@ -25,7 +25,7 @@ from imp.http.store import ResponseStore
 from imp.obs.log import Once
 from imp.obs.metrics import Metrics
 from imp.obs.record import RequestRecord
-from imp.pace import Pace
+from imp.spare_time import SpareTime
 from imp.types import ConstraintSpec, Event, Failed, Finished, Request
 
 LONG_BODY = 1 << 15  # bytes of JSON: reading so many takes about a millisecond, of numbers; of text a third of it
@@ -126,7 +126,7 @@ class Services:
     compilers: Executor = field(
         default_factory=lambda: ThreadPoolExecutor(COMPILERS, "compile")
     )  # a schema may take seconds
-    pace: Pace = field(init=False)  # of what they do
+    spare_time: SpareTime = field(init=False)  # of what they do
     lenient_names: bool = False
     max_batch_items: int = 512
     max_concurrent: int = 64
@@ -151,7 +151,7 @@ class Services:
     socket_limit_s: float = 3600.0  # a WebSocket lives so long
 
     def __post_init__(self) -> None:
-        self.pace = Pace(lambda: self.engine is not None and self.engine.stats.running > 0)
+        self.spare_time = SpareTime(lambda: self.engine is not None and self.engine.stats.running > 0)
 
     def serving(self, model: str | None) -> Loaded:
         """The model for a request that names `model`. ApiError 404 or 503."""
@@ -243,10 +243,11 @@ class Services:
         if grammar is None:
             left = threading.Event()
             try:
-                rest = self.pace.job(left.is_set).rest
+                rest = self.spare_time.job(left.is_set).rest
                 grammar = await self._work(self.compilers, lambda: compile_constraint(spec, facts, left.is_set, rest))
-            finally:
+            except BaseException:
                 left.set()  # nobody waits for it any more
+                raise
         return [replace(request, constraint=grammar) for request in requests]
 
     async def _work[T](self, pool: Executor, work: Callable[[], T]) -> T:

@@ -82,6 +82,8 @@ class DraftModel:
                 if not constraint.accept(token):
                     continue
                 walked[id(seq)] += 1
+                if not constraint.ready():
+                    continue
             seq.draft.append(token)
             over = token in seq.request.limits.stop_ids or (constraint is not None and constraint.done)
             if len(seq.draft) < count and not over:

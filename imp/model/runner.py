@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,8 @@ from .ops import Backend
 from .plan import Draw, MaskBits, plan_step
 from .sampling import Drawn, logprobs_at
 
+IDLE_S = 0.002  # slept where every row waits for its mask
+
 
 def _alone(batch: Batch) -> None: ...
 
@@ -19,7 +22,9 @@ def _alone(batch: Batch) -> None: ...
 class ModelRunner:
     """Owned by the engine thread. `vocab`: the tokenizer's size; logits past it are padding and never drawn.
     `bits`: what the constraints' masks are made of; the vocabulary in its order unless said. `follow`: is told of every
-    step before it is computed."""
+    step before it is computed.
+
+    Rows whose mask takes long sit out until it is there, and nobody else waits for it."""
 
     def __init__(
         self,
@@ -36,6 +41,19 @@ class ModelRunner:
 
     def step(self, batch: Batch) -> list[RowResult]:
         self.watch("pack")
+        late = _sit_out(batch.rows)
+        if not late:
+            return self._compute(batch)
+        computed = Batch([row for i, row in enumerate(batch.rows) if i not in late], batch.copies)
+        if not computed.rows:
+            self.follow(computed)
+            if batch.copies:
+                self.backend.copy_blocks(batch.copies)
+            time.sleep(IDLE_S)
+        results = iter(self._compute(computed) if computed.rows else ())
+        return [RowResult([], late=True) if i in late else next(results) for i in range(len(batch.rows))]
+
+    def _compute(self, batch: Batch) -> list[RowResult]:
         inputs = pack(batch, self.block_size)
         self.watch("forward")
         if batch.copies:
@@ -61,6 +79,23 @@ class ModelRunner:
                 row.seq.mu = float(plan.mu[at + len(draws) - 1])
             at += len(draws)
         return results
+
+
+def _sit_out(rows: list[Row]) -> set[int]:
+    """The rows that cannot be drawn from now. Prompts end one position earlier instead."""
+    held = [i for i, row in enumerate(rows) if row.seq.constraint is not None and row.reaches_end]
+    waiting = [i for i in held if not _is_ready(rows[i])]
+    if waiting:  # what one of them has set going may be another's grammar
+        waiting = [i for i in held if not _is_ready(rows[i])]
+    for i in waiting:
+        if rows[i].count > 1 and not rows[i].seq.draft:
+            rows[i].count -= 1
+    return {i for i in waiting if rows[i].reaches_end}
+
+
+def _is_ready(row: Row) -> bool:
+    assert row.seq.constraint is not None
+    return row.seq.constraint.ready()
 
 
 def _unwatched(part: str) -> None: ...

@@ -180,7 +180,7 @@ class Speculation:
         every draw depends on the one before it."""
         request, constraint = seq.request, seq.constraint
         proposed, seq.draft = seq.draft, []
-        if request.sampling.mirostat:
+        if request.sampling.mirostat or (constraint is not None and not constraint.ready()):
             return None
         source = Source.RUNNER
         if not proposed and constraint is not None and self.jump_ahead:
@@ -243,7 +243,8 @@ class Speculation:
 
 
 def _may_be_guessed(seq: Sequence) -> bool:
-    return seq.request.drafting.wanted and not seq.request.sampling.mirostat
+    held = seq.constraint is not None and not seq.constraint.ready()
+    return seq.request.drafting.wanted and not seq.request.sampling.mirostat and not held
 
 
 def _value(chance: tuple[float, int]) -> float:
@@ -251,12 +252,14 @@ def _value(chance: tuple[float, int]) -> float:
 
 
 def _allowed(constraint: Constraint, tokens: list[int]) -> int:
-    """How many of the tokens the constraint lets through, one after the other. It stands where it stood."""
-    count = 0
-    while count < len(tokens) and not constraint.done and constraint.accept(tokens[count]):
+    """How many of the tokens the constraint lets through, one after the other, and knows soon what may come behind
+    them. It stands where it stood."""
+    count, is_ready = 0, True
+    while is_ready and count < len(tokens) and not constraint.done and constraint.accept(tokens[count]):
         count += 1
+        is_ready = constraint.ready()
     constraint.rollback(count)
-    return count
+    return count if is_ready else count - 1
 
 
 def _until_stop(tokens: list[int], stop_ids: frozenset[int]) -> list[int]:

@@ -136,6 +136,9 @@ class Anything:
     def start(self) -> Anything:
         return self
 
+    def ready(self) -> bool:
+        return True
+
     def accept(self, token: int) -> bool:
         self.accepted.append(token)
         return True

@@ -55,6 +55,9 @@ class OddTokens:
 
     done = False
 
+    def ready(self) -> bool:
+        return True
+
     def fill_mask(self, out: np.ndarray) -> None:
         out[:] = 0xAAAAAAAA
 

@@ -202,6 +202,9 @@ class AllowList:
     def __init__(self, sets: list[set[int]]):
         self.sets, self.at, self.done = sets, 0, False
 
+    def ready(self) -> bool:
+        return True
+
     def fill_mask(self, out: np.ndarray) -> None:
         out[:] = 0
         for token in self.sets[self.at]:

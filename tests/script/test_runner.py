@@ -42,6 +42,9 @@ class Allow:
     def start(self):
         return self
 
+    def ready(self) -> bool:
+        return True
+
     def fill_mask(self, out) -> None:
         for token in self.tokens:
             out[token // 32] |= 1 << token % 32

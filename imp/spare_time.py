@@ -20,7 +20,7 @@ LEAST_S = 0.0002
 LOOK_S = 0.05  # how soon is it noticed that nothing streams any more
 
 
-class Pace:
+class SpareTime:
     """For all threads."""
 
     def __init__(self, busy: Callable[[], bool], share: float = SHARE, burst_s: float = BURST_S) -> None:
@@ -63,8 +63,8 @@ class Pace:
 class Job:
     """One piece of work after the other, by one thread at a time."""
 
-    def __init__(self, pace: Pace, stop: Callable[[], bool]) -> None:
-        self._pace, self._stop, self._used_s, self._owed_s = pace, stop, 0.0, 0.0
+    def __init__(self, spare_time: SpareTime, stop: Callable[[], bool]) -> None:
+        self._spare_time, self._stop, self._used_s, self._owed_s = spare_time, stop, 0.0, 0.0
 
     def rest(self, took_s: float) -> None:
         """So much processor time was used since the last call: wait until there may be more."""
@@ -72,4 +72,4 @@ class Job:
         self._owed_s += took_s
         if self._owed_s >= PIECE_S:
             owed_s, self._owed_s = self._owed_s, 0.0
-            self._pace._wait(owed_s, self._used_s, self._stop)
+            self._spare_time._wait(owed_s, self._used_s, self._stop)

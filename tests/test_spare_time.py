@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from imp import pace
-from imp.pace import Pace
+from imp import spare_time
+from imp.spare_time import SpareTime
 
 
 class Clock:
@@ -15,7 +15,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(pace.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(spare_time.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(threading.Condition, "wait", self.wait)
 
     def wait(self, timeout: float) -> bool:
@@ -25,7 +25,7 @@ class Clock:
 
 def test_without_streams_nobody_waits(monkeypatch):
     clock = Clock(monkeypatch)
-    job = Pace(lambda: False).job()
+    job = SpareTime(lambda: False).job()
     for _ in range(100):
         job.rest(0.01)
     assert clock.now == 0
@@ -33,8 +33,8 @@ def test_without_streams_nobody_waits(monkeypatch):
 
 def test_beside_streams_all_work_together_gets_its_share(monkeypatch):
     clock = Clock(monkeypatch)
-    paced = Pace(lambda: True, share=0.2, burst_s=0.02)
-    jobs = [paced.job(), paced.job()]
+    spare = SpareTime(lambda: True, share=0.2, burst_s=0.02)
+    jobs = [spare.job(), spare.job()]
     used = 0.0
     for i in range(1000):
         jobs[i % 2].rest(0.002)
@@ -45,10 +45,10 @@ def test_beside_streams_all_work_together_gets_its_share(monkeypatch):
 
 def test_little_work_after_a_quiet_while_does_not_wait(monkeypatch):
     clock = Clock(monkeypatch)
-    paced = Pace(lambda: True, burst_s=0.02)
+    spare = SpareTime(lambda: True, burst_s=0.02)
     for _ in range(3):
         clock.now += 60
-        before, job = clock.now, paced.job()
+        before, job = clock.now, spare.job()
         for _ in range(18):
             job.rest(0.001)
         assert clock.now == before
@@ -57,11 +57,11 @@ def test_little_work_after_a_quiet_while_does_not_wait(monkeypatch):
 def test_who_has_used_least_goes_first():
     streaming = threading.Event()
     streaming.set()
-    paced = Pace(streaming.is_set, share=0.01, burst_s=0.001)
+    spare = SpareTime(streaming.is_set, share=0.01, burst_s=0.001)
     order, started = [], threading.Barrier(4)
 
     def work(name: str, took_s: float) -> None:
-        job = paced.job()
+        job = spare.job()
         started.wait()
         job.rest(took_s)
         order.append(name)
@@ -80,7 +80,7 @@ def test_who_has_used_least_goes_first():
 def test_the_wait_ends_when(over):
     streaming, left = threading.Event(), threading.Event()
     streaming.set()
-    job = Pace(streaming.is_set, share=0.0001, burst_s=0.001).job(left.is_set)
+    job = SpareTime(streaming.is_set, share=0.0001, burst_s=0.001).job(left.is_set)
     waiting = threading.Thread(target=job.rest, args=(1.0,))
     waiting.start()
     if over == "nothing streams any more":
