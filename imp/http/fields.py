@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from imp.http.errors import ApiError, bad_request
 
+ITEMS_AT_ONCE = 1 << 14
 MAX_FIELDS = 1000  # names in one object of the body that has a table
 MAX_INTEGER = 2**63 - 1
 IGNORED_HEADER = "X-Imp-Ignored"  # fields nobody knows
@@ -193,11 +194,14 @@ def _value(value: Any, field: Field, path: str, ignored: list[str]) -> Any:
 
 
 def _items(values: list[Any], item: Field, path: str, ignored: list[str]) -> list[Any]:
-    if item.kind is Kind.INTEGER and not item.choices and set(map(type, values)) == {int}:
-        for value in (min(values), max(values)):  # a prompt may hold a million token ids
-            if not _in_range(value, item):
-                raise wrong(f"{path}[{values.index(value)}]", describe(item), value)
-        return values
+    if item.kind is Kind.INTEGER and not item.choices and values:
+        # a prompt may hold a million token ids; no call over some of them holds the interpreter's lock for long
+        parts = [values[start : start + ITEMS_AT_ONCE] for start in range(0, len(values), ITEMS_AT_ONCE)]
+        if all(set(map(type, part)) == {int} for part in parts):
+            for value in (min(map(min, parts)), max(map(max, parts))):
+                if not _in_range(value, item):
+                    raise wrong(f"{path}[{values.index(value)}]", describe(item), value)
+            return values
     checked = []
     for index, value in enumerate(values):
         where = f"{path}[{index}]"

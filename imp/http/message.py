@@ -172,14 +172,14 @@ def _parts(value: Any) -> Iterator[bytes]:
             opening = b","
         yield b"}" if value else b"{}"
     elif isinstance(value, list) and value:
-        opening = b"["
-        if _holds_containers(value[0]):
+        opening, like = b"[", next((item for item in value if item is not None), None)
+        if _holds_containers(like):
             for item in value:
                 yield opening
                 yield from _parts(item)
                 opening = b","
         else:
-            step = max(1, ITEMS_AT_ONCE // (len(value[0]) or 1)) if isinstance(value[0], dict) else ITEMS_AT_ONCE
+            step = max(1, ITEMS_AT_ONCE // max(1, len(like))) if isinstance(like, dict) else ITEMS_AT_ONCE
             for start in range(0, len(value), step):
                 yield opening + dumps(value[start : start + step])[1:-1]
                 opening = b","

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from imp.http import message, strict_json
+from imp.http.dialects.responses_items import read_items
 from imp.http.errors import ApiError
 from imp.http.message import dumps, dumps_long
 from imp.http.services import LONG_BODY
@@ -54,7 +55,7 @@ def test_good_json_is_read_and_written_in_parts_seed_4(monkeypatch: pytest.Monke
     monkeypatch.setattr(message, "TEXT_AT_ONCE", 3)
     random_ = random.Random(4)
     for _ in range(500):
-        value = {"a": grown(random_, 4), "b": grown(random_, 4)}
+        value = {"a": grown(random_, 4), "b": [None, grown(random_, 4), grown(random_, 4)]}
         body = json.dumps(value, ensure_ascii=random_.random() < 0.5).encode()
         assert parse_json_object(body) == judge(body) == value
         assert dumps_long(value) == dumps(value)
@@ -111,6 +112,35 @@ def test_no_route_reads_a_long_body_on_the_loop(readers: list[bool]) -> None:
                 readers.clear()
                 await server.post(path)
                 assert readers == [True], path
+
+    run(main)
+
+
+def test_the_items_of_a_conversation_are_read_in_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of earlier responses, too: a short body may have a long conversation behind it."""
+    on_loop: list[bool] = []
+
+    def watched(*arguments: Any) -> Any:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return read_items(*arguments)
+
+    monkeypatch.setattr("imp.http.routes.responses.read_items", watched)
+
+    async def main() -> None:
+        async with serving(context=4096, blocks=512) as server:
+            first = (await server.post("/v1/responses", input="hi")).json()
+            message = first["output"][0]["id"]
+            asked: dict[str, Any] = {"previous_response_id": first["id"], "input": "more"}
+            assert (await server.post("/v1/responses", **asked)).status_code == 200
+            asked = {"input": [{"type": "item_reference", "id": message}, {"role": "user", "content": "more"}]}
+            assert (await server.post("/v1/responses", **asked)).status_code == 200
+            for path in ("/v1/responses/input_tokens", "/v1/responses/compact"):
+                counted = await server.post(path, **asked, model="toy")
+                assert counted.status_code == 200, (path, counted.text)
+            asked["input"][0]["id"] = "msg_of_nobody"
+            refused = await server.post("/v1/responses", **asked)
+            assert refused.status_code == 400 and refused.json()["error"]["param"] == "input[0].id"
+            assert on_loop == [False] * 6
 
     run(main)
 

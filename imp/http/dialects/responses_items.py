@@ -24,6 +24,7 @@ Lookup = Callable[[str], Item | None]  # a stored item by its id
 MAX_ITEMS = 10_000
 COMPACTION, REASONING = "compaction", "reasoning"  # what is sealed
 INCOMPLETE = "incomplete"
+REFERENCE = "item_reference"
 CALLS = ("function_call", "custom_tool_call")
 OUTPUTS = ("function_call_output", "custom_tool_call_output")
 ROLES = ("user", "assistant", "system", "developer")
@@ -34,6 +35,14 @@ def read_items(given: str | Sequence[Any], lookup: Lookup, path: str = "input") 
     if isinstance(given, str):
         return (message_item("user", given),)
     return tuple(_item(item, f"{path}[{i}]", lookup) for i, item in enumerate(given))
+
+
+def references(given: str | Sequence[Any]) -> list[str]:
+    """The ids of stored items that a request names."""
+    if isinstance(given, str):
+        return []
+    named = (item["id"] for item in given if isinstance(item, dict) and "id" in item and _kind(item) == REFERENCE)
+    return [id for id in named if isinstance(id, str)]
 
 
 def message_item(role: str, text: str) -> Item:
@@ -64,16 +73,22 @@ def _calls(items: Iterable[Item], seal: Seal, path: str = "input") -> Iterable[s
 def _item(item: Any, path: str, lookup: Lookup) -> Item:
     if not isinstance(item, dict):
         raise wrong(path, "an object", item)
-    kind = item.get("type")
-    if kind is None:  # both are known by their other fields
-        kind = "item_reference" if "id" in item and "role" not in item else "message"
-    if kind == "item_reference":
+    kind = _kind(item)
+    if kind == REFERENCE:
         return _reference(item, path, lookup)
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
-        known = ", ".join(f'"{name}"' for name in (*_READERS, "item_reference"))
+        known = ", ".join(f'"{name}"' for name in (*_READERS, REFERENCE))
         raise wrong(f"{path}.type", f"one of {known}", kind)
     return reader(item, path)
+
+
+def _kind(item: Item) -> Any:
+    """Its type; messages and references are also known by their other fields."""
+    kind = item.get("type")
+    if kind is None:
+        return REFERENCE if "id" in item and "role" not in item else "message"
+    return kind
 
 
 def _reference(item: Item, path: str, lookup: Lookup) -> Item:

@@ -14,7 +14,7 @@ from imp.chat.prepare import encode_rendered, render
 from imp.http import sse
 from imp.http.dialects import responses, responses_compact
 from imp.http.dialects.openai_chat import Header
-from imp.http.dialects.responses_items import REASONING, Item, check_calls, new_id, read_items
+from imp.http.dialects.responses_items import REASONING, Item, check_calls, new_id, read_items, references
 from imp.http.dialects.responses_writer import Writer
 from imp.http.dialects.shared import Conversation
 from imp.http.errors import ApiError, bad_request, internal, not_found
@@ -44,8 +44,10 @@ class _Context:
         return self.history + self.items
 
 
-def _context(services: Services, request: HttpRequest, ask: responses.Ask) -> _Context:
-    """Previous responses and references looked up: on the connection first, then in the store. ApiError 400."""
+def _context(services: Services, request: HttpRequest, ask: responses.Ask) -> Callable[[], _Context]:
+    """Previous responses and references looked up: on the connection first, then in the store. ApiError 400.
+
+    Returns what reads the items, which may be thousands: for the pool, a pure function. It raises ApiError 400, too."""
     latest: Latest = request.local or Latest()
     previous = None
     if ask.previous is not None:
@@ -55,9 +57,14 @@ def _context(services: Services, request: HttpRequest, ask: responses.Ask) -> _C
         if not previous.over.is_set():
             raise bad_request("previous_response_id", "The previous response is not over yet.", "response_not_over")
     history = previous.conversation if previous else ()
-    items = read_items(ask.input, lambda id: latest.item(id) or services.responses.item(id, request.owner))
-    check_calls(history, items, services.seal)
-    return _Context(history, items, previous.conversation_bytes if previous else 0)
+    named = {id: latest.item(id) or services.responses.item(id, request.owner) for id in references(ask.input)}
+
+    def read() -> _Context:
+        items = read_items(ask.input, named.get)
+        check_calls(history, items, services.seal)
+        return _Context(history, items, previous.conversation_bytes if previous else 0)
+
+    return read
 
 
 async def create(services: Services, request: HttpRequest) -> Response:
@@ -67,9 +74,14 @@ async def create(services: Services, request: HttpRequest) -> Response:
         ask = await services.read(request, lambda body: responses.read(body, over_socket=request.local is not None))
         if ask.background and not services.responses.keeps:
             raise bad_request("background", '"background" needs a store, and this server keeps no responses.')
-        loaded, context = await recorder.lease(ask.model), _context(services, request, ask)
+        loaded, context_of = await recorder.lease(ask.model), _context(services, request, ask)
         header = _header(services, loaded)
-        prepared = await services.prepare(lambda: _prepared(services, ask, context, loaded, header.id, recorder.began))
+
+        def work() -> tuple[_Context, Request]:
+            context = context_of()
+            return context, _prepared(services, ask, context, loaded, header.id, recorder.began)
+
+        context, prepared = await services.prepare(work)
         prepared, heard = await bound(services, recorder, ask.words, ask.constraint, prepared, loaded.facts)
         conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None, heard)
         seal = partial(services.seal.seal, REASONING) if ask.seals else None
@@ -308,10 +320,10 @@ def _integer(request: HttpRequest, name: str, low: int, high: int | None) -> int
 async def input_tokens(services: Services, request: HttpRequest) -> Response:
     """POST /v1/responses/input_tokens: the prompt of the same request to /v1/responses, in tokens."""
     ask = await services.read(request, responses.read)
-    facts, context = services.serving(ask.model).facts, _context(services, request, ask)
+    facts, context_of = services.serving(ask.model).facts, _context(services, request, ask)
 
     def count() -> int:
-        turns = responses.chat(ask, context.conversation, services.seal)
+        turns = responses.chat(ask, context_of().conversation, services.seal)
         return len(encode_rendered(render(turns, facts), facts))
 
     tokens = await services.prepare(count)
@@ -324,16 +336,18 @@ async def compact(services: Services, request: HttpRequest) -> Response:
     recorder = Recorder(services, request, "/v1/responses/compact")
     with recorder.watching():
         ask = await services.read(request, responses.read_compact)
-        loaded, context = await recorder.lease(ask.model), _context(services, request, ask)
+        loaded, context_of = await recorder.lease(ask.model), _context(services, request, ask)
         header = _header(services, loaded)
 
-        def work() -> Request:
-            turns = responses.chat(ask, context.conversation, services.seal)
+        def work() -> tuple[Request, responses_compact.Kept]:
+            """The request, and what is kept as it is."""
+            conversation = context_of().conversation
+            turns = responses.chat(ask, conversation, services.seal)
             chat = responses_compact.summarising(turns, loaded.facts.context)
-            return responses.prepare(ask, chat, loaded.facts, header.id, recorder.began)
+            prepared = responses.prepare(ask, chat, loaded.facts, header.id, recorder.began)
+            return prepared, responses_compact.unanswered(conversation, services.seal)
 
-        prepared = await services.prepare(work)
-        kept = responses_compact.unanswered(context.conversation, services.seal)
+        prepared, kept = await services.prepare(work)
     conversation = Conversation([(prepared.id, prepared.n)])
     inner = Writer(ask, header, conversation, loaded.tokenizer, prepared.sampling)
     writer = responses_compact.Writer(inner, kept, services.seal)
