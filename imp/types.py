@@ -68,6 +68,7 @@ class Reasoning:
     close: str
     started: bool  # the prompt ends inside it; else it may begin with the output's first text
     turn: str = ""  # what begins the next message behind it, where an output is several
+    opener: str = ""  # what may begin the answer behind it, and is none of it
     late: bool = False  # where it is closed at once, it may go on all the same, and be closed again
     again: str | None = None  # where there may be more of it later: what `open` has in common with other openers
 
@@ -75,11 +76,12 @@ class Reasoning:
 @dataclass(frozen=True, slots=True)
 class Headers:
     """Of outputs that are several messages: what stands between one of `begins` and one of `ends` is said to nobody.
-    first: how a header goes on that the prompt has begun; "": it begins none."""
+    first: how a header goes on that the prompt may have begun; "": it begins none, or `begun` always does."""
 
     begins: tuple[str, ...]
     ends: tuple[str, ...]
     first: str = ""
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def report(subject: Subject, chat: ChatRequest, output: str | None = None) -> di
         "prompt_reasoning": state if voice.thinking else None,
     }
     if output is not None:
-        speech = voice.speech(chat.tools, Limits(reasoning=voice.reasoning(rendered)))
+        speech = voice.speech(chat.tools, Limits(reasoning=voice.reasoning(rendered), frame=voice.framed(rendered)))
         whole, split = heard([output], speech), heard(output, speech)
         out["answer"] = whole
         out["answer_by_characters"] = split

@@ -131,7 +131,7 @@ def prepare_chat(chat: ChatRequest, facts: ModelFacts, id: str, arrived: float) 
     limits = replace(
         request.limits,
         reasoning=voice.reasoning(rendered, continued),
-        headers=voice.thinking.headers if voice.thinking else None,
+        headers=voice.headers,
         frame=voice.framed(rendered, continued),
         visible_ids=facts.visible_ids,
     )

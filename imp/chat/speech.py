@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..constrain.framing import Frame
+from ..constrain.framing import NO_FRAME, Frame
 from ..text.spelled import joined
 from ..types import Headers, Limits, Reasoning
 from . import parts
@@ -21,7 +21,8 @@ class Speech:
     """format: of the calls; None: there are none.  thinking: the markers of reasoning; None: there is none.
     started: the prompt ends inside it.  one_call: calls behind the first are dropped.  named: one function was
     named, so that calling it ends the answer like any other.  splits: see Voice.
-    silent: reasoning is dropped.  budget: tokens that it could take at most.  late: see program."""
+    silent: reasoning is dropped.  budget: tokens that it could take at most.  late: see program.
+    seam: white space at the beginning belongs to nothing, since the prompt ends with the mark that closes reasoning."""
 
     format: Format | None = None
     thinking: Thinking | None = None
@@ -33,6 +34,7 @@ class Speech:
     silent: bool = False
     budget: int | None = None
     late: bool = True
+    seam: bool = False
 
     @property
     def plain(self) -> bool:
@@ -94,21 +96,30 @@ class Voice:
             return None
         own = self.thinking
         late = bool(thinks) and own.again is None
-        return Reasoning(own.open, own.close, bool(thinks), own.turn, late, own.again)
+        opener = self.frame.opener[0] if self.frame and self.frame.thought and self.frame.opener else ""
+        return Reasoning(own.open, own.close, bool(thinks), own.turn, str(opener), late, own.again)
+
+    @property
+    def headers(self) -> Headers | None:
+        """Of the messages that an output is."""
+        if self.thinking is not None and self.thinking.headers is not None:
+            return self.thinking.headers
+        return self.format.headers if self.format is not None else None
 
     def framed(self, rendered: str, continued: str | None = None) -> Frame | None:
         """What stands around an answer in words to a prompt; continued: see `reasoning`."""
+        closed = self.thinking is not None and continued is None and rendered.endswith(self.thinking.close)
         if self.frame is None:
-            return None
+            return replace(NO_FRAME, lines=True) if closed else None
         opener = self.frame.opener
         begun = isinstance(opener, str) and rendered.rstrip().endswith(opener.strip())
-        return replace(self.frame, begun=begun or continued is not None)
+        return replace(self.frame, begun=begun or continued is not None, lines=closed)
 
     def markers(self) -> tuple[str, ...]:
         """Texts that may be control tokens of the vocabulary, or hold some, and have to be seen in the output."""
         around: tuple[str, ...] = ()
         if (thinking := self.thinking) is not None:
-            headers = thinking.headers or Headers((), ())
+            headers = self.headers or Headers((), ())
             around = (thinking.open, thinking.close, *thinking.around, thinking.turn, *headers.begins, *headers.ends)
         return (*self.format.openers, *self.format.closers, *around) if self.format else around
 
@@ -120,7 +131,8 @@ class Voice:
         functions = [tool["function"] for tool in tools]
         known = {each["name"]: Tool(each["name"], each.get("parameters") or {}) for each in functions}
         late = limits.reasoning is not None and limits.reasoning.late
-        return Speech(self.format, self.thinking, started, known, one_call, named, self.splits, late=late)
+        seam = isinstance(limits.frame, Frame) and limits.frame.lines
+        return Speech(self.format, self.thinking, started, known, one_call, named, self.splits, late=late, seam=seam)
 
 
 class Listener:
@@ -128,6 +140,8 @@ class Listener:
 
     def __init__(self, speech: Speech, new_call_id: Callable[[], str]) -> None:
         self._answer = Answer(new_call_id, speech.one_call, speech.silent)
+        if speech.seam:
+            self._answer.edge()
         self._feed = Feed(
             program(
                 speech.format, speech.thinking, speech.started, self._answer, speech.tools, speech.splits, speech.late

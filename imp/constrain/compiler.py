@@ -22,7 +22,7 @@ from .clock import Rest, Stop, timed
 from .code import DEFAULT_CACHE
 from .compile import compile_choice, compile_regex
 from .errors import Code, ConstraintError, too_large
-from .framing import Frame, Thoughts, Ways, outputs
+from .framing import NO_FRAME, Frame, Thoughts, Ways, outputs
 from .free import spelled
 from .gbnf import compile_gbnf
 from .grammars import GrammarCache
@@ -143,7 +143,7 @@ def build(
         ways = compile_calls(spec, nfa, options, vocabulary, lambda answer: _answer(answer, nfa, options))
     else:
         ways = Ways(_answer(spec, nfa, options))
-    frame = cast(Frame, spec.frame) or Frame()
+    frame = cast(Frame, spec.frame) or NO_FRAME
     return outputs(nfa, ways, frame, _thoughts(spec.reasoning, vocabulary), vocabulary)
 
 

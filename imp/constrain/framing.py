@@ -20,7 +20,8 @@ class Frame:
     """opener: in front of an answer in words.  closer: may stand behind it, where the output does not end at once.
     calls: in front of calls that must come.  left: the same, where the prompt has begun an answer.
     thought: all of it stands only around an answer that reasoning came before.
-    begun: the prompt ends with the opener."""
+    begun: the prompt ends with the opener.
+    lines: the prompt ends with the mark that closes reasoning, so that line ends may come first."""
 
     opener: Text = ""
     closer: Text = ""
@@ -28,6 +29,10 @@ class Frame:
     left: Text = ""
     thought: bool = False
     begun: bool = False
+    lines: bool = False
+
+
+NO_FRAME = Frame()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,8 @@ class Ways:
 
 def outputs(nfa: Nfa, ways: Ways, frame: Frame, thoughts: Thoughts | None, vocabulary: Vocabulary) -> int:
     """The first node of the whole output."""
-    alone = _either(nfa, *_framed(nfa, ways, _alone(frame), vocabulary))
+    first = _framed(nfa, ways, _alone(frame), vocabulary)
+    alone = _either(nfa, *(_next(nfa, b"", each) if frame.lines and not ways.free else each for each in first))
     if thoughts is None:
         return alone
     turn = b"" if ways.free else thoughts.turn
@@ -68,7 +74,7 @@ def outputs(nfa: Nfa, ways: Ways, frame: Frame, thoughts: Thoughts | None, vocab
 def _alone(frame: Frame) -> Frame:
     """What stands around an answer that the output begins with."""
     if frame.thought:
-        return Frame()
+        return NO_FRAME
     return replace(frame, opener="", calls=frame.left) if frame.begun else frame
 
 

@@ -5,7 +5,7 @@ Text comes token by token. Where it cannot be told yet what a text is, it is hel
 - an output that the prompt has not opened reasoning for, until it shows whether it does so itself;
 - the answer behind reasoning that was closed with nothing in it, until it is clear that the marker does not come again
   soon: models that close at once and think all the same are understood (LATE);
-- the beginning of a header.
+- the beginning of a header, or of what begins an answer behind reasoning.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class State(Enum):
     BEGINNING = 0  # nothing but white space, or the beginning of a marker
     REASONING = 1
     DOUBT = 2  # behind reasoning with nothing in it
-    ANSWER = 3
-    HEADER = 4
+    OPENER = 3  # behind reasoning, in front of what may begin the answer
+    ANSWER = 4
+    HEADER = 5
 
 
 class Outline:
@@ -35,7 +36,9 @@ class Outline:
         self.tokens = 0
         self._rule, self._headers = reasoning, headers
         started = reasoning is not None and reasoning.started
-        self._state = State.REASONING if started else State.ANSWER if reasoning is None else State.BEGINNING
+        self._state = State.REASONING if started else State.BEGINNING
+        if reasoning is None:
+            self._state = State.HEADER if headers is not None and headers.begun else State.ANSWER
         self._doubtful = 0  # tokens that may still turn out to be reasoning
         self._held = ""  # text that cannot be told yet; in REASONING and HEADER what a marker may go on from
         self._inside: str | None = "" if started and reasoning is not None and reasoning.late else None
@@ -64,7 +67,7 @@ class Outline:
 
     def flush(self) -> str:
         """No more text comes: what was held of the answer."""
-        if self._state not in (State.BEGINNING, State.DOUBT, State.ANSWER):
+        if self._state in (State.REASONING, State.HEADER):
             return ""
         held, self._held = self._held, ""
         self._state, self._doubtful = State.ANSWER, 0
@@ -106,7 +109,8 @@ class Outline:
         rest = known[at + len(close) :]
         pieces.append((text[: len(text) - len(rest)], False))
         empty = self._inside is not None and self._inside.strip(SPACE) in ("", self._rule.open)
-        self._state, self._held, self._inside = State.DOUBT if empty else State.ANSWER, "", None
+        self._held, self._inside = "", None
+        self._state = State.DOUBT if empty else State.OPENER if self._rule.opener else State.ANSWER
         return rest
 
     def _look_inside(self, text: str) -> None:
@@ -131,6 +135,18 @@ class Outline:
             return None
         self._state, self._held, self._doubtful = State.ANSWER, "", 0
         return known
+
+    def _opener(self, text: str, pieces: Pieces) -> str | None:
+        assert self._rule is not None
+        known, self._held = self._held + text, ""
+        begun, opener = known.lstrip(SPACE), self._rule.opener
+        if len(begun) < len(opener) and opener.startswith(begun):
+            self._held = known
+            return None
+        size = len(known) - len(begun) + len(opener) if begun.startswith(opener) else 0
+        pieces.append((known[:size], False))
+        self._state, self._doubtful = State.ANSWER, 0
+        return known[size:]
 
     def _answer(self, text: str, pieces: Pieces) -> str | None:
         if self._headers is None:
@@ -180,6 +196,7 @@ _STEPS = {
     State.BEGINNING: Outline._beginning,
     State.REASONING: Outline._reasoning,
     State.DOUBT: Outline._doubt,
+    State.OPENER: Outline._opener,
     State.ANSWER: Outline._answer,
     State.HEADER: Outline._header,
 }

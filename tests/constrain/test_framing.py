@@ -104,6 +104,12 @@ def test_calls_that_leave_an_empty_answer_behind():
     check(accepts, (b"]call", b"{}", b"{}]", b"<a>[]call"), (b"call", b"[]call", b"<a>]call"))
 
 
+def test_line_ends_behind_a_prompt_that_closed_the_reasoning():
+    check(accepting(Frame(lines=True)), (b"{}", b"\n{}", b"\n\n{}"), (b"\n\n\n{}", b" {}", b"\n"))
+    check(accepting(Frame("[", lines=True), calls=True), (b"[{}", b"\n[{}", b"\ncall"), (b"[\n{}", b"{}"))
+    check(accepting(Frame(lines=True), free=True), (b"call",), (b"\ncall",))
+
+
 def test_an_output_may_end_inside_reasoning_where_nothing_is_asked_of_it():
     framed = Frame("[", "]", "[]", "]")
     check(accepting(framed, Thoughts(b"", b">", b"turn"), free=True), (b"", b"hm", b"hm>call"), (b"hm>", b"hm>turncall"))

@@ -40,7 +40,6 @@ TOOLS = [{"type": "function", "function": {"name": "add", "description": "Adds."
 CHAT = "/v1/chat/completions"
 ASKED = [{"role": "user", "content": "2+2?"}]
 ENDS = ["<|flush|>"]  # of Solar's vocabulary, and not in its template: it, not <|end|>, ends an output
-EXHAUSTED = "reasoning_budget_exhausted"
 
 
 class Spelling(NamedTuple):
@@ -145,7 +144,7 @@ IDS = {"[a-z0-9]{10}": "a1b2c3d4e5", "[1-9][0-9]{0,2}": "1", "0|[1-9][0-9]{0,3}"
 IDS["number|boolean|null|object|array"] = "number"
 
 
-class Spoken_(NamedTuple):
+class Case(NamedTuple):
     """What a model writes to one request, and what the answer must be: reasoning, content, the call's arguments."""
 
     body: dict[str, Any]
@@ -218,19 +217,20 @@ def switched(own: tuple[str, Any, Any] | None) -> Iterator[tuple[dict[str, Any],
             yield {"chat_template_kwargs": {own[0]: own[1 if wanted else 2]}}, wanted
 
 
-def conversations(spoken: Model) -> Iterator[Spoken_]:
+def conversations(spoken: Model) -> Iterator[Case]:
     for switch, said in switched(spoken.own):
         plain, beside = said is not False, said is True  # as it is where nobody says: SURFACE.md section 4
         reply, thought = spoken.said(plain, ANSWER)
-        yield Spoken_(switch, reply, thought, ANSWER)
+        yield Case(switch, reply, thought, ANSWER)
         reply, thought = spoken.said(beside, FORMED)
-        yield Spoken_({**switch, "response_format": FORM}, reply, thought, FORMED)
-        yield Spoken_({**switch, "response_format": FORM, "tools": TOOLS}, reply, thought, FORMED)
-        reply, thought = spoken.said(beside, ANSWER)
-        yield Spoken_({**switch, "tools": TOOLS}, reply, thought, ANSWER)
-        reply, thought = spoken.said(beside, spoken.call, call=True)
-        yield Spoken_({**switch, "tools": TOOLS}, reply, thought, "", {"answer": 4})
-        yield Spoken_({**switch, "tools": TOOLS, "tool_choice": "required"}, reply, thought, "", ...)
+        yield Case({**switch, "response_format": FORM}, reply, thought, FORMED)
+        called, thought = spoken.said(beside, spoken.call, call=True)
+        yield Case({**switch, "tools": TOOLS}, called, thought, "", {"answer": 4})
+        if set(switch) <= {"enable_thinking"}:
+            yield Case({**switch, "tools": TOOLS, "tool_choice": "required"}, called, thought, "", ...)
+            yield Case({**switch, "tools": TOOLS, "response_format": FORM}, reply, thought, FORMED)
+            reply, thought = spoken.said(beside, ANSWER)
+            yield Case({**switch, "tools": TOOLS}, reply, thought, ANSWER)
 
 
 class Told(NamedTuple):
@@ -252,10 +252,15 @@ def told(answer: httpx.Response, stream: bool) -> Told:
         functions = [call["function"] for call in message.get("tool_calls") or []]
         calls = [(function["name"], function["arguments"]) for function in functions]
         used = answer.json()["usage"]["completion_tokens_details"]["reasoning_tokens"]
-        parts = message.get("reasoning_content") or "", message["content"] or "", calls
-        return Told(*parts, choice["finish_reason"], choice.get("imp_finish_detail"), used)
+        said = message.get("reasoning_content") or "", message["content"] or "", calls
+        return Told(*said, choice["finish_reason"], choice.get("imp_finish_detail"), used)
+    return parts(answer.text)
+
+
+def parts(stream: str) -> Told:
+    """The answer in a stream's events."""
     reasoning, content, calls, finish, detail, used = "", "", [], "", None, None
-    for line in answer.text.splitlines():
+    for line in stream.splitlines():
         if not line.startswith("data: {"):
             continue
         event = json.loads(line[6:])

@@ -68,6 +68,18 @@ def cuts(text: str) -> list[list[str]]:
     return [[piece for piece in way if piece] for way in ways]
 
 
+def decoded(way: list[str], stops: tuple[str, ...], rule: Reasoning | None, headers: Headers | None):
+    """The text that is shown, and the stop string that ended it."""
+    pieces = list(dict.fromkeys(way))
+    decoder = TextDecoder(byte_tokenizer(*pieces), stops, reasoning=rule, headers=headers)
+    got = ""
+    for piece in way:
+        got += decoder.push(259 + pieces.index(piece))
+        if decoder.stopped:
+            break
+    return got + decoder.flush(), decoder.stopped
+
+
 @pytest.mark.parametrize(("rule", "text", "stops", "shown", "stopped", "before"), CASES)
 def test_stop_strings_wait_for_the_answer(rule, text, stops, shown, stopped, before) -> None:  # G03-11
     for way in cuts(text):
@@ -83,6 +95,35 @@ def test_stop_strings_wait_for_the_answer(rule, text, stops, shown, stopped, bef
         ends = list(itertools.accumulate(map(len, way)))
         wanted = sum(end - len(piece) < before for end, piece in zip(ends, way, strict=True))
         assert decoder.reasoning_tokens == wanted, way
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "shown", "stopped"),
+    [
+        ("a</think>\n<response>\nthe response", ("response",), "a</think>\n<response>\nthe ", "response"),
+        ("a</think> the <response>", ("response",), "a</think> the <", "response"),
+        ("a</think> \n<resp", ("resp",), "a</think> \n<", "resp"),
+        ("a</think>", ("x",), "a</think>", None),
+    ],
+)
+def test_what_begins_an_answer_behind_reasoning_is_none_of_it(text, stops, shown, stopped) -> None:
+    rule = Reasoning("<think>", "</think>", True, opener="<response>")
+    for way in cuts(text):
+        assert decoded(way, stops, rule, None) == (shown, stopped), way
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "shown", "stopped"),
+    [
+        ("all\nfor all", ("all",), "all\nfor ", "all"),
+        ("weather\n{}>>>weather\n{", ("weather",), "weather\n{}>>>weather\n{", None),
+        ("all\na >> b >>>all\n>", (">>>", ">> b"), "all\na ", ">> b"),
+    ],
+)
+def test_an_output_that_begins_in_a_header(text, stops, shown, stopped) -> None:
+    headers = Headers((">>>",), ("\n",), begun=True)
+    for way in cuts(text):
+        assert decoded(way, stops, None, headers) == (shown, stopped), way
 
 
 @pytest.mark.parametrize(("text", "stops", "shown", "stopped", "thought"), MESSAGES)

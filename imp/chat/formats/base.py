@@ -59,7 +59,7 @@ class Format:
     closers: further texts of the format that may be control tokens, and must be seen by `parse`.
     envelopes: how calls are written when they are enforced, the model's own way first; what they write, `parse` reads.
     always: the model writes markers around text too, which are to be read where there are no tools as well.
-    frame: what it puts around an answer in words, where its reasoning (Thinking.frames) does not tell.
+    frame, headers: what it puts around an answer in words, where its reasoning (Thinking) does not tell.
     """
 
     name: str
@@ -70,6 +70,7 @@ class Format:
     start: ParseCalls | None = None
     always: bool = False
     frame: Frame | None = None
+    headers: Headers | None = None
 
 
 class NotACall(Exception):

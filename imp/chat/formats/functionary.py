@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from ...constrain.framing import Frame
 from ...constrain.tools import Envelope
+from ...types import Headers
 from ..answer import Answer
 from ..reader import Reader, Steps
 from .base import Format, NotACall, Tools
@@ -43,4 +44,14 @@ def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
 
 FIRST = Envelope(before_name="", after_name="\n", after="", separator=OPEN, at_start=True, by_name=True)
 LATER = Envelope(before_name=OPEN, after_name="\n", after="", by_name=True)
-FORMAT = Format("functionary", (OPEN,), parse, (), (FIRST, LATER), start=parse, always=True, frame=Frame("all\n"))
+FORMAT = Format(
+    "functionary",
+    (OPEN,),
+    parse,
+    (),
+    (FIRST, LATER),
+    start=parse,
+    always=True,
+    frame=Frame("all\n"),
+    headers=Headers((OPEN,), ("\n",), begun=True),
+)
