@@ -278,6 +278,7 @@ def facts(
         shares_prompts=settings.server.prefix_cache,
         trace_prompt=_log_prompt if settings.diagnostics.debug_template else None,
         constraints=constraints,
+        enforces_all=settings.constrained.auto_calls == "all",
         voice=voice,
         visible_ids=_visible(voice, tokenizer),
     )

@@ -301,6 +301,12 @@ class Constrained:
         " in objects of up to 64 names",
         choices=("declared", "any"),
     )
+    auto_calls: str = setting(
+        "strict",
+        "calls that a model may make or not are enforced once they have begun; strict: where a tool is strict; all:"
+        " whatever the tools are, which helps models that are weak at calls",
+        choices=("strict", "all"),
+    )
     cache_mb: int = setting(256, "compiled constraints kept for later requests, in MiB", low=1)
 
 

@@ -67,9 +67,8 @@ def _calls(
             message = f'"{param}": calls cannot be enforced with this model; leave the choice to it.'
             raise Refused(message, param, "unsupported_constraint")
         return answer
-    if not (
-        calling.required or strict or answer or format.openers
-    ):  # nothing tells a call from text that looks like it
+    told = facts.enforces_all and format.openers  # without a marker, nothing tells a call from text that looks like it
+    if not (calling.required or strict or answer or told):
         return None
     offers = tuple(
         Offer(function["name"], function["parameters"], path, _strict(function))

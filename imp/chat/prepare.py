@@ -84,6 +84,7 @@ class ModelFacts:
     fill: tuple[int, int, int] | None = None  # the tokens before prefix, suffix and middle; None: no filling in
     shares_prompts: bool = True  # False: no request reuses what another computed
     constraints: ConstraintCompiler | None = None  # None: output cannot be constrained
+    enforces_all: bool = False  # calls that the model may choose, too, where no tool is strict
     voice: Voice = TEXT_ONLY
     visible_ids: frozenset[int] = frozenset()  # control tokens of the voice's markers
     think_share: float = 0.5  # of max_tokens, that thinking may take where a request does not say

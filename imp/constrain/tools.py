@@ -7,6 +7,7 @@ Calls are forced from the first token on (`calls`), or only from the marker on t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -151,7 +152,7 @@ def lazy_calls(
     markers: dict[bytes, int] = {}
     first: dict[bytes, int] = {}
     rules: dict[ParameterTexts | None, Mapping[str, int]] = {}
-    for envelope in envelopes:
+    for envelope in map(spaced, envelopes):
         writer = _Writer(nfa, tools, envelope, vocabulary, rules.get(envelope.parameters))
         rules[envelope.parameters] = writer.rules
         found = first if envelope.at_start else markers
@@ -159,6 +160,53 @@ def lazy_calls(
             found[marker] = nfa.eps(found[marker], start) if marker in found else start
     nfa.link(later, free_text(nfa, markers, vocabulary.free, ends=True))
     return free_text(nfa, markers, vocabulary.free, True, first) if first else later
+
+
+SPACE = Pattern("[ \\t\\r\\n]{0,20}")
+_JSON = re.compile(r"\s+|([{}\[\]:,])")
+
+
+def spaced(envelope: Envelope) -> Envelope:
+    """The same calls with white space between the parts of their JSON objects as a model likes it, behind what calls
+    are known by. Where they are known by name, it is as it is."""
+    if not envelope.quoted_name or envelope.by_name:
+        return envelope
+    known = len(envelope.trigger)
+    if known <= len(_first(envelope.opener)):
+        opener, before = _spaced(envelope.opener, known), _spaced(envelope.before_name)
+    else:
+        opener, before = envelope.opener, _spaced(envelope.before_name, known - len(_first(envelope.opener)))
+    return replace(
+        envelope,
+        opener=opener,
+        before_name=before,
+        after_name=_spaced(envelope.after_name),
+        after=_spaced(envelope.after),
+        separator=_spaced(envelope.separator),
+        closer=_spaced(envelope.closer),
+    )
+
+
+def _first(text: Text) -> str:
+    return text if isinstance(text, str) else next((piece for piece in text if isinstance(piece, str)), "")
+
+
+def _spaced(text: Text, known: int = 0) -> Text:
+    """known: characters at the beginning that stay as they are."""
+    found: list[str | Pattern] = []
+    for piece in (text,) if isinstance(text, str) else text:
+        if isinstance(piece, Pattern):
+            found.append(piece)
+            continue
+        found.append(piece[:known])
+        at = known
+        for mark in _JSON.finditer(piece, known):
+            found += [piece[at : mark.start()], SPACE, *([mark[1], SPACE] if mark[1] else [])]
+            at = mark.end()
+        found.append(piece[at:])
+        known = 0
+    pieces = [piece for piece in found if piece]
+    return tuple(piece for piece, before in zip(pieces, [None, *pieces], strict=False) if piece != before)
 
 
 def ended(envelope: Envelope, ends: Collection[str]) -> Envelope:

@@ -37,14 +37,18 @@ CLOSING = frozenset(b'"}])>\n')
 
 
 class BabblingRunner:
-    """types.Runner. marks: texts of the model's formats, which it is fond of."""
+    """types.Runner. marks: texts of the model's formats, which it is fond of: it begins them often, and finishes what it
+    has begun where it may."""
 
     def __init__(self, bundle: Bundle, marks: Sequence[str]) -> None:
-        self.tokenizer: Tokenizer = bundle.tokenizer
+        tokenizer: Tokenizer = bundle.tokenizer
+        self._ends = tokenizer.eos_ids
         self._compiler = bundle.facts.constraints
         assert isinstance(self._compiler, Compiler)
-        self._fond = frozenset(marks)
+        self._marks = [tokenizer.encode(mark, add_special=False, parse_special=True) for mark in marks]
+        self._vocab = tokenizer.vocab_size
         self._draws: WeakKeyDictionary[Seq, random.Random] = WeakKeyDictionary()
+        self._begun: WeakKeyDictionary[Seq, list[int]] = WeakKeyDictionary()  # the rest of a mark
         self._bits: np.ndarray | None = None
 
     def step(self, batch: Batch) -> list[RowResult]:
@@ -53,24 +57,27 @@ class BabblingRunner:
     def _draw(self, seq: Seq) -> int:
         rng = self._draws.setdefault(seq, random.Random(f"{seq.request.sampling.seed}"))
         allowed = self._allowed(seq)
-        ends = [token for token in allowed if token in self.tokenizer.eos_ids]
-        marks = [token for token in allowed if self.tokenizer.token_text(token) in self._fond]
-        closing = [token for token in allowed if token in CLOSING]
-        for liked, share in ((ends, 0.1), (marks, 0.2), (closing, 0.15)):
+        rest = self._begun.pop(seq, [])
+        if not rest and self._marks and rng.random() < 0.15:
+            rest = rng.choice(self._marks)
+        if rest and rest[0] in allowed:
+            self._begun[seq] = rest[1:]
+            return rest[0]
+        for liked, share in ((self._ends & allowed, 0.1), (CLOSING & allowed, 0.15)):
             if liked and rng.random() < share:
-                return rng.choice(liked)
-        return rng.choice(allowed)
+                return rng.choice(sorted(liked))
+        return rng.choice(sorted(allowed))
 
-    def _allowed(self, seq: Seq) -> list[int]:
+    def _allowed(self, seq: Seq) -> set[int]:
         if seq.constraint is None:
-            return list(range(self.tokenizer.vocab_size))
+            return set(range(self._vocab))
         if self._bits is None:
             self._bits = np.asarray(self._compiler.tables.rank)
         mask = np.zeros(-(-int(self._bits.max() + 1) // 32), np.uint32)
         seq.constraint.fill_mask(mask)
         allowed = np.flatnonzero(mask[self._bits // 32] >> (self._bits % 32).astype(np.uint32) & 1)
         assert len(allowed), "nothing may come here"
-        return [int(token) for token in allowed]
+        return set(allowed.tolist())
 
 
 def marks(format: Format) -> tuple[str, ...]:

@@ -75,6 +75,10 @@ class Ask:
     thinks: bool = False
     seed: int = 0
 
+    @property
+    def enforced(self) -> bool:
+        return self.strict or self.choice != "auto"
+
 
 @dataclass
 class Told:
@@ -88,17 +92,17 @@ class Told:
 
 def judge(ask: Ask, told: Told) -> None:
     """What a client may rely on."""
-    for name, arguments in told.calls:
+    for name, arguments in told.calls if ask.enforced else ():
         assert name in ask.tools
         jsonschema.Draft202012Validator(SCHEMAS[name], format_checker=jsonschema.FormatChecker()).validate(arguments)
-    assert told.end != "length", told
+    assert told.end != "length" or not ask.enforced, told
     if ask.choice != "auto":
         assert told.calls and told.text == "", told
     if ask.choice == "named":
         assert [name for name, _ in told.calls] == [ask.tools[0]]
     if not ask.parallel:
         assert len(told.calls) <= 1
-    assert told.end == ("call" if told.calls else "text")
+    assert told.end == ("call" if told.calls else "text") or told.end == "length"
 
 
 # -- chat completions ------------------------------------------------------------------------------------------------
@@ -121,6 +125,7 @@ async def chat(server: Spoken, ask: Ask, stream: bool = False) -> Told:
     )
     assert answer.status_code == 200, answer.text
     message, reason = _streamed_message(answer.text) if stream else _message(answer.json())
+    assert not (ask.enforced and any("invalid_arguments" in call for call in message["tool_calls"])), message
     calls = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in message["tool_calls"]]
     ends = {"length": "length", "tool_calls": "call", "stop": "call" if ask.choice == "named" and calls else "text"}
     return Told(calls, message["content"], message["reasoning_content"], ends[reason])
@@ -133,7 +138,6 @@ def _function(name: str, ask: Ask) -> dict[str, Any]:
 def _message(body: Any) -> tuple[dict[str, Any], str]:
     [choice] = body["choices"]
     message = choice["message"]
-    assert not any("invalid_arguments" in call for call in message.get("tool_calls") or ()), message
     texts = {key: message.get(key) or "" for key in ("content", "reasoning_content")}
     return texts | {"tool_calls": message.get("tool_calls") or []}, choice["finish_reason"]
 

@@ -60,14 +60,18 @@ class Spoken:
 
 @asynccontextmanager
 async def speaking(
-    *replies: Sequence[str] | str, voice: Voice | None = HERMES, template: str = TEMPLATE, **script: Any
+    *replies: Sequence[str] | str,
+    voice: Voice | None = HERMES,
+    template: str = TEMPLATE,
+    options: Sequence[str] = (),
+    **script: Any,
 ) -> AsyncIterator[Spoken]:
     """A server on a free port of 127.0.0.1. replies: each in pieces, or a text, which is a piece a character.
 
-    voice: None: what is found of the template."""
+    voice: None: what is found of the template.  options: of the command line."""
     told = {"replies": [{"pieces": list(reply)} for reply in replies]}
     made = replace(file.parse(told | script, Path()), template=template)
-    bundle = load.build(made, settings.load(()))
+    bundle = load.build(made, settings.load(options))
     if voice is not None:
         known = {bundle.tokenizer.token_text(token): token for token in bundle.tokenizer.special_ids}
         visible = frozenset(known[marker] for marker in voice.markers() if marker in known)

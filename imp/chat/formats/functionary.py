@@ -33,7 +33,7 @@ def parse(opener: str, reader: Reader, answer: Answer, tools: Tools) -> Steps:
         raise NotACall
     if name == "all":
         return
-    if not tools:
+    if name not in tools:  # three angle brackets are no certain sign of a call
         raise NotACall
     yield from reader.space()
     if name in CODE_TOOLS and name in tools and not (yield from reader.comes("{")):

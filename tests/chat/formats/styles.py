@@ -47,6 +47,7 @@ class Style:
     before: Callable[[str], str] | None = lambda text: text
     parallel: bool = True
     null: bool = True  # can be written for no arguments
+    known: bool = False  # calls are of tools that there are: else text that looks like one would be
 
     def write(self, calls: Sequence[Call]) -> str:
         written = [self.call(name, arguments, index) for index, (name, arguments) in enumerate(calls)]
@@ -149,9 +150,9 @@ STYLES: dict[str, Style] = {
     "llama, function": Style(llama.FORMAT, tag),
     "functionary v3.1": Style(functionary_v31.FORMAT, tag),
     "functionary": Style(
-        functionary.FORMAT, lambda n, a, i: f"{n}\n{a}", "", ">>>", before=lambda text: f"all\n{text}>>>", closer=""
+        functionary.FORMAT, lambda n, a, i: f"{n}\n{a}", "", ">>>", before=lambda text: f"all\n{text}>>>", closer="", known=True
     ),
-    "functionary, twice": Style(functionary.FORMAT, lambda n, a, i: f">>>{n}\n{a}", before=lambda text: f">>>all\n{text}"),
+    "functionary, twice": Style(functionary.FORMAT, lambda n, a, i: f">>>{n}\n{a}", before=lambda text: f">>>all\n{text}", known=True),
     "plain": Style(plain.FORMAT, named, separator="\n", before=None),
     "plain, array": Style(plain.FORMAT, named, "[", ", ", "]", before=None),
     "plain, fence": Style(plain.FORMAT, named, "```json\n", "\n", "\n```", before=None),

@@ -37,6 +37,8 @@ SITUATIONS: dict[str, list[Call]] = {
 
 def given(style: Style, situation: list[Call]) -> list[Call]:
     situation = [each for each in situation if style.null or each[1] != "null"]
+    if style.known:
+        situation = [(name if name in ("search", "now") else "search", arguments) for name, arguments in situation]
     return situation if style.parallel else situation[:1]
 
 
