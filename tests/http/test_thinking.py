@@ -13,11 +13,15 @@ import pytest
 
 from imp.http.seal import Seal
 from tests.http.spoken import OPENS, THINKING, Spoken, speaking
+from tests.http.test_thinking_matrix import told
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 OURS = ("think_budget", "thinking_token_budget", "include_reasoning")  # the SDK does not know them
 EXHAUSTED = "reasoning_budget_exhausted"
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+]
 
 
 def run(main: Any) -> None:
@@ -58,6 +62,7 @@ def test_g03_01_the_prompt_opened_the_block():
         (False, "<think>x</think>y", "x", "y"),
         (True, "<think>x</think>y", "x", "y"),
         (True, "</think>answer", None, "answer"),
+        (True, "</think>plan</think>answer", "plan", "answer"),
     ],
 )
 def test_g03_03_it_skips_thinking_or_opens_it_again(opens, reply, reasoning, content):
@@ -68,15 +73,65 @@ def test_g03_03_it_skips_thinking_or_opens_it_again(opens, reply, reasoning, con
     run(main)
 
 
-def test_g03_04_a_marker_in_pieces_and_one_that_is_meant_literally():
-    text = "a </thin air> b</think>Say `<think>` and `</thought>`."
+def test_g03_03_it_skips_thinking_and_calls():
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 
     async def main():
-        for cut in range(1, 8):
-            at = text.index("</think>") + cut
-            async with speaking([text[:at], text[at:]], voice=THINKING, template=OPENS) as server:
-                found = await both(server)
-                assert found[:2] == ("a </thin air> b", "Say `<think>` and `</thought>`.")
+        async with speaking(call, voice=THINKING) as server:
+            for stream in (False, True):
+                got = told(await server.post(CHAT, messages=HI, tools=TOOLS, max_tokens=200, stream=stream), stream)
+                assert (got.reasoning, got.content, got.calls) == ("", "", [("f", '{"a": 1}')])
+                assert got.finish == "tool_calls"
+
+    run(main)
+
+
+def test_g03_04_a_marker_in_pieces_and_one_that_is_meant_literally():
+    before, marker, behind = "a </thin air> b", "</think>", "Say `<think>` and `</thought>`."
+    ways = []
+    for cuts in range(1 << (len(marker) - 1)):
+        pieces = [marker[0]]
+        for at, char in enumerate(marker[1:]):
+            if cuts >> at & 1:
+                pieces.append(char)
+            else:
+                pieces[-1] += char
+        ways.append([before, *pieces, behind])
+
+    async def main():
+        async with speaking(*(way for way in ways for _ in range(2)), voice=THINKING, template=OPENS) as server:
+            for way in ways:
+                assert (await both(server))[:2] == (before, behind), way
+
+    run(main)
+
+
+def test_g03_04_a_marker_that_is_a_control_token_is_that_token_alone():
+    said = ["a ", *"</think>", " b", "</think>", "Say ", *"</think>", "."]
+
+    async def main():
+        marks = {"voice": THINKING, "template": OPENS, "control_tokens": ["<think>", "</think>"]}
+        async with speaking(said, **marks) as server:
+            assert (await both(server))[:2] == ("a </think> b", "Say </think>.")
+            body = (await server.post(CHAT, messages=HI)).json()
+            assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == 1 + 8 + 1 + 1
+
+    run(main)
+
+
+def test_an_output_may_end_inside_reasoning_unless_something_must_follow():
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+
+    async def main():
+        async with speaking("hm", voice=THINKING, template=OPENS) as server:
+            for free in ({}, {"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "none"}):
+                reasoning, content, reason, _ = await both(server, **free)
+                assert (reasoning, content or "", reason) == ("hm", "", "stop"), free
+            for asked in ({"response_format": form}, {"tools": TOOLS, "tool_choice": "required"}):
+                body = (await server.post(CHAT, messages=HI, max_tokens=200, thinking_token_budget=40, **asked)).json()
+                [choice] = body["choices"]
+                assert choice["message"]["content"] or choice["message"]["tool_calls"], body
+                assert choice["finish_reason"] in ("stop", "tool_calls"), body
 
     run(main)
 
