@@ -181,6 +181,26 @@ def test_g03_08_each_choice_has_the_budget():
     run(main)
 
 
+def test_g03_08_every_dialect_tells_that_the_budget_ended_it():
+    async def main():
+        async with speaking("x" * 300, voice=THINKING, template=OPENS) as server:
+            budget = {"type": "enabled", "budget_tokens": 30}
+            asked = {"messages": HI, "max_tokens": 60, "thinking": budget}
+            assert (await server.post(MESSAGES, **asked)).json()["imp_finish_detail"] == EXHAUSTED
+            events = (await server.post(MESSAGES, **asked, stream=True)).text.split("\n\n")
+            [delta] = [json.loads(each.partition("data: ")[2])["delta"] for each in events if "message_delta" in each]
+            assert delta["imp_finish_detail"] == EXHAUSTED and delta["stop_reason"] == "max_tokens"
+            told = {"input": "hi", "max_output_tokens": 60, "thinking_token_budget": 30}
+            assert (await server.post("/v1/responses", **told)).json()["imp_finish_detail"] == EXHAUSTED
+            stream = (await server.post("/v1/responses", **told, stream=True)).text
+            assert f'"imp_finish_detail":"{EXHAUSTED}"' in stream
+        async with speaking("hm</think>4", voice=THINKING, template=OPENS) as server:
+            for path, body in ((MESSAGES, {"messages": HI, "max_tokens": 60}), ("/v1/responses", {"input": "hi"})):
+                assert "imp_finish_detail" not in (await server.post(path, **body)).json()
+
+    run(main)
+
+
 def test_the_default_leaves_room_for_an_answer():
     """SURFACE.md section 4: max(max_tokens * 0.5, max_tokens - max(256, max_tokens / 4))."""
 

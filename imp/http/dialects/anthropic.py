@@ -360,7 +360,7 @@ class Writer:
 
     def end(self) -> bytes:
         """After the last event: the reason and the whole usage. Nothing said is an empty text."""
-        delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()}
+        delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()} | self._choice.detail
         usage = self._usage()
         empty: list[PartEvent] = [Opened(0, Channel.TEXT), Closed(0)]
         frames = b"" if self._choice.parts else b"".join(map(self._part_frame, empty))
@@ -426,7 +426,7 @@ class Writer:
             "stop_reason": self._stop_reason(),
             "stop_sequence": self._stop_sequence(),
             "usage": usage,
-        } | self.conversation.timings()
+        } | self._choice.detail | self.conversation.timings()
 
     def _stop_reason(self) -> str | None:
         finished = self.conversation.choices[0].finished

@@ -311,7 +311,7 @@ class Writer:
             body["logprobs"] = self._logprobs(logprobs)
         if finish_reason and choice.finished:
             body["stop_reason"] = choice.finished.stop
-            body |= _detail(choice)
+            body |= choice.detail
         if not self.ask.extras.token_ids:
             return sse.frame(self._chunk([body]))
         body["token_ids"] = self.untold.pop(choice.index, [])
@@ -366,7 +366,7 @@ class Writer:
             "logprobs": self._logprobs(choice.logprobs) if asked else None,
             "finish_reason": self._finish_reason(choice),
             "stop_reason": choice.finished.stop if choice.finished else None,
-            **_detail(choice),
+            **choice.detail,
         }
 
     def _logprobs(self, entries: list[TokenLogprob]) -> dict[str, Any]:
@@ -379,11 +379,6 @@ def _validation(choice: Choice) -> dict[str, str]:
 
 def _invalid(problem: str | None) -> dict[str, str]:
     return {"invalid_arguments": problem} if problem else {}
-
-
-def _detail(choice: Choice) -> dict[str, str]:
-    """More of why it ended, where there is more to say."""
-    return {"imp_finish_detail": choice.finish_detail} if choice.finish_detail else {}
 
 
 def _call_delta(choice: Choice, event: parts.Opened | parts.Grown) -> dict[str, Any]:

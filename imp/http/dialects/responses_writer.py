@@ -137,7 +137,7 @@ class Writer:
                 self._take(event)
             self._finish()
         usage = usage_json(self.conversation.usage())
-        self._final = self._response(self._output.items, usage) | self.conversation.timings()
+        self._final = self._response(self._output.items, usage) | self._choice.detail | self.conversation.timings()
         return self._final
 
     def _response(self, output: list[dict[str, Any]], usage: dict[str, Any] | None) -> dict[str, Any]:

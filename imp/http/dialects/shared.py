@@ -118,6 +118,11 @@ class Choice:
         exhausted = usage.reasoning >= self.think_budget or usage.reasoning == usage.generated
         return EXHAUSTED if usage.reasoning and exhausted else None
 
+    @property
+    def detail(self) -> dict[str, str]:
+        """More of why it ended, where there is more to say."""
+        return {"imp_finish_detail": self.finish_detail} if self.finish_detail else {}
+
     def take(self, event: Event) -> None:
         self.news = []
         if isinstance(event, Delta):
