@@ -10,6 +10,7 @@ from tests.real.process import server
 from tests.real.tool_calls import count
 
 REQUESTS = 500
+CHOSEN = 60  # where the choice is the model's
 
 
 def test_every_forced_call_is_valid(smollm2_path: Path):
@@ -17,6 +18,8 @@ def test_every_forced_call_is_valid(smollm2_path: Path):
         began = time.monotonic()
         found = asyncio.run(count(running.url, "smollm2", REQUESTS))
         seconds = time.monotonic() - began
+        chosen = asyncio.run(count(running.url, "smollm2", CHOSEN, asks=("auto",)))
     print(f"\n{REQUESTS} requests in {seconds:.0f} s: {dict(sorted(found.items()))}")
-    assert found["required valid"] + found["named valid"] == sum(n % 3 < 2 for n in range(REQUESTS))
-    assert set(found) <= {"required valid", "named valid", "strict valid", "strict none", "strict cut off"}, found
+    print(f"{CHOSEN} with a strict tool that need not be called: {dict(sorted(chosen.items()))}")
+    assert set(found) == {"required valid", "named valid", "strict valid"} and sum(found.values()) == REQUESTS, found
+    assert set(chosen) <= {"auto valid", "auto none", "auto cut off"}, chosen

@@ -1,4 +1,8 @@
-"""Calls forced out of a model that was never taught any: 25 tools, three ways to force, streamed or not."""
+"""Calls forced out of a model that was never taught any: 25 tools, three ways to force, streamed or not.
+
+Forced are `required`, a named function, and `strict`: a strict tool of which a call is required. Beside them a strict
+tool may be left to the model's choice, `auto`: then it seldom calls, and what it calls is valid.
+"""
 
 from __future__ import annotations
 
@@ -46,45 +50,47 @@ def schema(number: int) -> dict[str, Any]:
 TOOLS = [schema(number) for number in range(25)]
 
 
-async def count(url: str, model: str, requests: int, concurrency: int = 8) -> Counter[str]:
-    """How many requests of each kind got valid calls ("required valid"), none ("strict none"), or anything else."""
+async def count(
+    url: str, model: str, requests: int, concurrency: int = 8, asks: Sequence[str] = ASKS
+) -> Counter[str]:
+    """How many requests of each kind got valid calls ("required valid"), none ("auto none"), or anything else."""
     found: Counter[str] = Counter()
     gate = asyncio.Semaphore(concurrency)
     async with openai.AsyncOpenAI(base_url=url + "/v1", api_key="x", max_retries=0, timeout=600) as client:
 
         async def one(number: int) -> None:
             async with gate:
-                found[await _told(client, model, number)] += 1
+                found[await _told(client, model, number, asks[number % len(asks)])] += 1
 
         await asyncio.gather(*(one(number) for number in range(requests)))
     return found
 
 
-async def _told(client: openai.AsyncOpenAI, model: str, number: int) -> str:
-    ask, streams = ASKS[number % 3], number % 2 == 1
+async def _told(client: openai.AsyncOpenAI, model: str, number: int, ask: str) -> str:
+    streams = number % 2 == 1
     chosen = [number % 25, (number + 7) % 25]
     functions = [{"name": f"tool_{n}", "description": "Does it.", "parameters": TOOLS[n]} for n in chosen]
     tools: list[Any] = [
-        {"type": "function", "function": function | ({"strict": True} if ask == "strict" else {})}
+        {"type": "function", "function": function | ({"strict": True} if ask in ("strict", "auto") else {})}
         for function in functions
     ]
     named = {"type": "function", "function": {"name": f"tool_{chosen[0]}"}}
-    choice: Any = {"required": "required", "named": named, "strict": "auto"}[ask]
+    choice: Any = {"required": "required", "named": named, "strict": "required", "auto": "auto"}[ask]
     asked: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "user", "content": f"Please call a tool, number {number}."}],
         "tools": tools,
         "tool_choice": choice,
         "parallel_tool_calls": False,
-        "max_tokens": 300,
+        "max_tokens": 100 if ask == "auto" else 700,  # the longest call, white space and all, has some 400
         "seed": number,
         "temperature": 0.8,
     }
     calls, reason = await (_streamed(client, asked) if streams else _whole(client, asked))
-    if ask == "strict" and reason == "length":
-        return "strict cut off"  # what the limit cut off is told to be that, and is no call
+    if reason == "length":
+        return f"{ask} cut off"  # what the limit cut off is told to be that, and is no call
     if not calls:
-        return f"{ask} {'none' if ask == 'strict' else 'MISSING'}"
+        return f"{ask} {'none' if ask == 'auto' else 'MISSING'}"
     for name, arguments in calls:
         n = int(name.removeprefix("tool_"))
         if n not in (chosen if ask != "named" else chosen[:1]):
