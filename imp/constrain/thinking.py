@@ -232,9 +232,13 @@ class ThinkingMatcher:
     def fill_mask(self, out: np.ndarray) -> None:
         tables, due = self.grammar.tables, self.grammar.due(self.place)
         if due is not None:
+            word, bit = divmod(int(tables.rank[due]), 32)
+            if self.inner is not None:
+                self.inner.fill_mask(out)
+                if not out[word] >> np.uint32(bit) & 1:  # something has begun that must be complete first
+                    return
             out[:] = 0
-            bit = int(tables.rank[due])
-            out[bit // 32] = np.uint32(1 << bit % 32)
+            out[word] = np.uint32(1 << bit)
         elif self.inner is not None:
             self.inner.fill_mask(out)
         else:

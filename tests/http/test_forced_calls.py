@@ -73,6 +73,18 @@ def test_g02_08_g02_13_calls_of_every_format_are_valid(parser: str):
     asyncio.run(main())
 
 
+@pytest.mark.skipif("openai-gpt-oss-120b" not in PUBLIC, reason="the public templates are not here (shared/data)")
+def test_a_header_within_reasoning_is_complete_before_the_budget_ends_it():
+    """Here the model begins a header in its second reasoning just where the budget is used up."""
+
+    async def main() -> None:
+        async with server_of("openai-gpt-oss-120b") as server:
+            ask = Ask(("shared", "names", "free"), "auto", strict=True, thinks=True, seed=6059)
+            judge(ask, await chat(server, ask))
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("name", sorted(set(PUBLIC) - set(HOSTS.values())))
 def test_g02_08_g02_13_calls_of_every_other_template_are_valid(name: str):
     async def main() -> None:
