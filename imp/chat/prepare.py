@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from ..constrain.errors import ConstraintError
 from ..text.spelled import BREAK
 from ..types import CompiledGrammar, ConstraintSpec, Headers, Limits, Pool, Reasoning, Request, Sampling
-from . import switches, tool_prompt
+from . import switches, thoughts, tool_prompt
 from .guessing import LONGEST, drafting
 from .keeping import kept_tokens
 from .message import ChatRequest, CompletionRequest, Message, Options, Refused
@@ -224,8 +224,11 @@ def _ways(messages: Turns, chat: ChatRequest, facts: Wording) -> Iterator[tuple[
         messages = tool_prompt.one_by_one(messages)
     if voice.switch is not None and (word := voice.switch.word(_intent(chat)[0])):
         messages = tool_prompt.told(messages, word)
+    if voice.thinks_in_blocks:
+        messages = thoughts.in_blocks(messages)
     merged = _system_first(messages)
     ways = [messages] if merged == messages else [messages, merged]
+    ways += [said for each in ways if (said := thoughts.before_calls(each)) != each]
     tools = [_guarded(tool, facts.control_spellings) for tool in chat.tools]
     if voice.shows_tools:
         yield from ((each, tools) for each in ways)

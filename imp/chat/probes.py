@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import thoughts
 from .formats.base import Thinking
 from .template import ChatTemplate, TemplateError
 
@@ -31,6 +32,7 @@ _CALL = {"id": "probe0001", "type": "function", "function": {"name": TOOL, "argu
 _QUESTION = {"role": "user", "content": USER}
 _SAID = {"role": "assistant", "content": TEXT}
 _RESULT = {"role": "tool", "content": RESULT, "tool_call_id": _CALL["id"], "name": TOOL}
+_DUMPED = re.compile(r"""["']thinking["']\s*:\s*["']""" + REASON)  # the block itself, as a list is written
 _TAGS = re.compile(
     r"(?P<open><[^<>\s/][^<>\n]{0,40}>|\[[A-Z_]{2,40}\])\s*"
     + REASON
@@ -102,6 +104,16 @@ def shows_results(template: ChatTemplate) -> bool:
     """Does what a tool gave come to the model?"""
     turn = {"role": "assistant", "content": TEXT, "tool_calls": [_CALL]}
     return any(RESULT in (rendered(template, [_QUESTION, each, _RESULT], tools=TOOLS) or "") for each in (turn, _SAID))
+
+
+def thinks_in_blocks(template: ChatTemplate) -> bool:
+    """Does it show reasoning that is a block of the content, and none that is a field beside it?"""
+    field = {**_SAID, "reasoning_content": REASON}
+    for turns in ([field], [{**field, "tool_calls": [_CALL]}, _RESULT]):
+        if REASON in (rendered(template, [_QUESTION, *turns], tools=TOOLS) or ""):
+            return False
+    text = rendered(template, [_QUESTION, *thoughts.in_blocks([field])]) or ""
+    return REASON in text and not _DUMPED.search(text)
 
 
 def around_reasoning(template: ChatTemplate) -> Thinking | None:

@@ -56,6 +56,7 @@ class Voice:
     shows_results: it has a turn for what tools gave; else the user's is taken.
     text_arguments: it wants the arguments of calls as JSON in a string; else as a mapping.
     no_tools: what it wants to be given where there are none.
+    thinks_in_blocks: it shows earlier reasoning where that is a block of the content; else as a field of the message.
     frame: what it puts around an answer in words.
     switch, effort: the template's variables for thinking.
     splits: reasoning is a part of its own; else it stays in the text, its markers with it.
@@ -69,6 +70,7 @@ class Voice:
     shows_results: bool = True
     text_arguments: bool = False
     no_tools: Sequence[Any] | None = None
+    thinks_in_blocks: bool = False
     frame: Frame | None = None
     switch: Switch | None = None
     effort: Effort | None = None

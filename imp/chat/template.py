@@ -20,7 +20,12 @@ from imp.chat import costs, sandbox
 MAX_SOURCE = 262_144  # characters; the longest template of a known model has some 17 thousand
 MAX_MESSAGE = 2000  # characters of a TemplateError
 MAX_DATE_FORMAT = 256
-REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")  # one thing, as three families of templates call it
+REASONING_NAMES = (
+    "reasoning_content",
+    "thinking",
+    "reasoning",
+    "thought",
+)  # one thing, as families of templates call it
 
 # Private-use characters no conversation means anything by; the space shows whether the template trims.
 CONTINUE_MARK = "\ue0c0continue\ue0c1 "
@@ -153,7 +158,7 @@ def _as_templates_know_it(message: Mapping[str, Any]) -> dict[str, Any]:
     known = {key: value for key, value in message.items() if value is not None}
     reasoning = next((known[name] for name in REASONING_NAMES if name in known), None)
     if reasoning is not None:
-        known = {"thinking": reasoning, **known, "reasoning_content": reasoning}
+        known = dict.fromkeys(REASONING_NAMES, reasoning) | known | {"reasoning_content": reasoning}
     return known
 
 

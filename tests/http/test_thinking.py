@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -17,10 +18,14 @@ from tests.http.test_thinking_matrix import told
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+TEMPLATES = Path(__file__).resolve().parents[3] / "shared/data/templates"
 OURS = ("think_budget", "thinking_token_budget", "include_reasoning")  # the SDK does not know them
 EXHAUSTED = "reasoning_budget_exhausted"
 TOOLS: Any = [
-    {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+    {
+        "type": "function",
+        "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+    }
 ]
 
 
@@ -234,7 +239,65 @@ def test_g03_09_a_form_of_the_answer_begins_behind_the_block():
     run(main)
 
 
-@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+SPELLINGS = ("reasoning_content", "reasoning")
+KNOWN_AS = {  # what each template reads earlier reasoning as, and what it makes of "why" before a call
+    "upstage-Solar-Open-100B": "<|think|>why<|end|>",  # message.reasoning
+    "unsloth-Apriel-1.5": "<thinking>why</thinking>",  # message['thought']
+    "openai-gpt-oss-120b": "<|channel|>analysis<|message|>why\nA</b>",  # message.thinking, or content, but not both
+    "LFM2.5-8B-A1B": "<think>why</think>",  # message.thinking
+    "Qwen-Qwen3-0.6B": "<think>\nwhy\n</think>",  # message.reasoning_content
+    "mistralai-Ministral-3-14B-Reasoning-2512": "[THINK]why[/THINK]A</b>",  # a block of the content
+}
+
+
+@pytest.mark.parametrize("name", KNOWN_AS)
+def test_g03_10_reasoning_comes_under_the_name_that_the_template_reads(name):
+    if not TEMPLATES.is_dir():
+        pytest.skip("the public templates are not here (shared/data/templates)")
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    said = {"role": "assistant", "content": "A</b>", "tool_calls": [call]}
+    result = {"role": "tool", "content": "3", "tool_call_id": "abcdefghi"}
+    text, used = {"type": "text", "text": "A</b>"}, {"type": "tool_use", "id": "abcdefghi", "name": "f", "input": {}}
+    given = {"type": "tool_result", "tool_use_id": "abcdefghi", "content": "3"}
+    items = [
+        {"role": "user", "content": "hi"},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "why"}]},
+        {"role": "assistant", "content": "A</b>"},
+        {"type": "function_call", "call_id": "abcdefghi", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "abcdefghi", "output": "3"},
+    ]
+
+    async def main():
+        template = TEMPLATES.joinpath(name + ".jinja").read_text(encoding="utf-8")
+        async with speaking(*["ok"] * 4, voice=None, template=template) as server:
+            bodies = [{"messages": [*HI, said | {spelling: "why"}, result]} for spelling in SPELLINGS]
+            asked = [(CHAT, body | {"tools": TOOLS, "chat_template_kwargs": {"add_thoughts": True}}) for body in bodies]
+            if "add_thoughts" not in template:  # which only a chat can set
+                function = TOOLS[0]["function"]
+                thought = {
+                    "type": "thinking",
+                    "thinking": "why",
+                    "signature": server.services.seal.sign("thinking", "why"),
+                }
+                turns = [
+                    *HI,
+                    {"role": "assistant", "content": [thought, text, used]},
+                    {"role": "user", "content": [given]},
+                ]
+                schema = {"name": function["name"], "input_schema": function["parameters"]}
+                asked.append((MESSAGES, {"messages": turns, "tools": [schema]}))
+                asked.append(("/v1/responses", {"input": items, "tools": [{"type": "function"} | function]}))
+            for path, body in asked:
+                answer = await server.post(path, **body)
+                assert answer.status_code == 200, answer.text
+            assert len(server.prompts()) == len(asked)
+            assert all(KNOWN_AS[name] in prompt for prompt in server.prompts()), server.prompts()
+            assert all(prompt.count("why") == 1 for prompt in server.prompts()), server.prompts()
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
 def test_g03_10_reasoning_of_the_history_reaches_the_template(name):
     turn = {"role": "assistant", "content": "use </think> literally", name: "r", "odd": 1}
 
@@ -388,9 +451,7 @@ def test_g08_10_thinking_and_a_call_come_back_with_the_result():
             for content in (blocks, blocks[1:], [{"type": "redacted_thinking", "data": "x"}, *blocks[1:]]):
                 turns = [*HI, {"role": "assistant", "content": content}, result]
                 for thinking in (enabled, {"type": "adaptive"}, {"type": "disabled"}, None):
-                    answer = await server.post(
-                        MESSAGES, messages=turns, max_tokens=200, tools=tools, thinking=thinking
-                    )
+                    answer = await server.post(MESSAGES, messages=turns, max_tokens=200, tools=tools, thinking=thinking)
                     assert answer.status_code == 200, answer.text
                     kinds = [block["type"] for block in answer.json()["content"]]
                     assert (kinds[0] == "thinking") == (thinking is not None and thinking["type"] != "disabled")

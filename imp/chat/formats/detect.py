@@ -42,6 +42,7 @@ def detect(template: ChatTemplate | None, control_spellings: Sequence[str] = (),
         shows_results=probes.shows_results(template),
         text_arguments=text_arguments,
         no_tools=probes.no_tools(template),
+        thinks_in_blocks=thinking is not None and probes.thinks_in_blocks(template),
         frame=_frame(template, thinking, format),
     )
     ask = partial(probes.question, template, tools=voice.no_tools)
@@ -51,9 +52,7 @@ def detect(template: ChatTemplate | None, control_spellings: Sequence[str] = (),
 
 def _thinking(template: ChatTemplate, control_spellings: Sequence[str]) -> Thinking | None:
     return (
-        reasoning.by_marks(template.text)
-        or probes.around_reasoning(template)
-        or reasoning.by_tokens(control_spellings)
+        reasoning.by_marks(template.text) or probes.around_reasoning(template) or reasoning.by_tokens(control_spellings)
     )
 
 
