@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from .sources import Absent
 
-_KV = "quantised KV cache"
 _LORA, _VISION = "LoRA adapters", "vision"
 _SPARSE, _ROPE, _MTP = "sparse attention", "RoPE override", "model with heads for several tokens"
 _RECURRENT = "recurrent models, hence no snapshots of them"
@@ -17,17 +16,12 @@ FLAGS = (
     Absent("--mmproj", _VISION),
     Absent("--allow-remote-images", _VISION),
     Absent("--max-images-per-request", _VISION),
-    Absent("--kv-fp8", _KV),
-    Absent("--kv-int8", _KV),
-    Absent("--kv-int4", _KV),
-    Absent("--kv-nvfp4", _KV),
-    Absent("--kv-mxfp4", _KV),
     Absent("--vram-budget", "GPU backend"),
     Absent("--prefix-cache", "prefix cache on disk"),
     Absent("--speech-model", "speech models"),
     Absent("--video-model", "video runner"),
 )
-SWITCHES = ("--allow-remote-images", "--kv-fp8", "--kv-int8", "--kv-int4", "--kv-nvfp4", "--kv-mxfp4")  # take no value
+SWITCHES = ("--allow-remote-images",)  # take no value
 
 KEYS = (
     Absent("runtime.prefill_batch", "limit on prompts per step", (0,)),
@@ -35,7 +29,6 @@ KEYS = (
     Absent("runtime.warmup", "warm-up requests", (False,)),
     Absent("runtime.graph_prewarm", "CUDA graphs", (False, 0)),
     Absent("runtime.decode_burst", "decode bursts", (0, 1)),
-    Absent("kv_cache.dtype", _KV, ("auto",)),
     Absent("kv_cache.block_size", "other block size than 16", (16,)),
     Absent("kv_cache.growable", "KV cache that grows", (False,)),
     Absent("kv_cache.host_mb", "second KV tier", (0,)),

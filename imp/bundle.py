@@ -25,7 +25,7 @@ from .constrain.tools import Vocabulary
 from .constrain.vocab import VocabTables, vocabulary_tables
 from .encoder import EncoderProcess
 from .memory import BLOCK_SIZE, MemoryPlan, available_bytes, plan
-from .model import arch
+from .model import arch, centring
 from .model.drafting import DraftModel
 from .model.ops import Backend, Model, StepLimits
 from .model.plan import MaskBits
@@ -102,14 +102,15 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
     if settings.model.device == "reference":
         from .model.reference import ReferenceBackend
 
-        return ReferenceBackend()
+        return ReferenceBackend(kv_dtype=settings.kv_cache.dtype)
     from .cpu.ops import CpuBackend
 
     def ready(count: int, wanted: int) -> None:
         if backend.kernels.compiled:  # nothing to tell where all come from the disk
             progress(f"compiling kernels, once: {count} of {wanted}")
 
-    backend = CpuBackend(settings.runtime.threads or None, settings.paths.cache, progress=ready)
+    own, dtype = settings.runtime.threads or None, settings.kv_cache.dtype
+    backend = CpuBackend(own, settings.paths.cache, progress=ready, kv_dtype=dtype)
     return backend
 
 
@@ -132,10 +133,12 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
         rows=settings.runtime.max_batch_size,
         blocks=settings.kv_cache.max_blocks,
         free_bytes=available_bytes(),
+        kv_format=backend.kv_format(model),
     )
     limits = step_limits(memory, settings)
     backend.load(model, limits)
     tokenizer = Tokenizer(encoder.vocabulary())
+    backend.centre_keys(tokenizer.encode(centring.TEXT))
     chosen, named = settings.model.chat_template, checkpoint.chat_templates
     own_template = template(checkpoint.chat_template, tokenizer, chosen, named)
     constraints = constraint_compiler(tokenizer, settings)
@@ -186,6 +189,7 @@ class Guide:
         if differs := difference(tokenizer, own, ("the model", "the draft model")):
             raise InvalidModel(f"the draft model {self.path.name} has another vocabulary: {differs}")
         self.backend.load(self._model, limits)
+        self.backend.centre_keys(tokenizer.encode(centring.TEXT))
         self._checkpoint.close()
         return DraftModel(self.backend, tokenizer.vocab_size, limits, self._model.context, bits)
 

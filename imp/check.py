@@ -269,12 +269,13 @@ def generates(bundle: Bundle) -> Finding:
 # -- telling -----------------------------------------------------------------------------------------------------------
 
 
-def _memory(bundle: Bundle) -> dict[str, int]:
+def _memory(bundle: Bundle) -> dict[str, Any]:
     """The memory plan; sizes in bytes."""
     plan = bundle.memory
     return {
         "weights_bytes": plan.weights_bytes,
         "kv_bytes": plan.kv_bytes,
+        "kv_format": plan.kv_format,
         "kv_blocks": plan.blocks,
         "kv_block_size": plan.block_size,
         "kv_block_bytes": plan.block_bytes,
@@ -297,7 +298,8 @@ def _report(bundle: Bundle, findings: list[Finding]) -> str:
         "",
         "memory plan",
         f"  weights    {mib['weights_bytes']}",
-        f"  KV cache   {mib['kv_bytes']}  {plan['kv_blocks']} blocks of {plan['kv_block_size']} tokens",
+        f"  KV cache   {mib['kv_bytes']}  {plan['kv_blocks']} blocks of {plan['kv_block_size']} tokens"
+        f" in {plan['kv_format'] or 'no memory'}",
         f"  left       {mib['available_bytes']}  with the model loaded",
         f"  context    {plan['context']} tokens, {plan['sequences_per_step']} sequences a step",
     ]

@@ -152,7 +152,7 @@ def settings_table() -> str:
             default = " ".join(f.default) if isinstance(f.default, tuple) else default
         help = f.metadata["help"].replace("|", "\\|")
         choices = f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
-        flag = f"`{f.metadata['flag']}`" if f.metadata["flag"] else ""
+        flag = ", ".join(f"`{each}`" for each in (f.metadata["flag"], *f.metadata["switches"]) if each)
         lines.append(f"| `{key}` | {flag} | {default} | {help}{choices} |")
     return "\n".join(lines) + "\n"
 

@@ -20,6 +20,7 @@ class MemoryPlan:
     rows: int
     context: int
     block_size: int = BLOCK_SIZE
+    kv_format: str = ""  # of keys and values
 
     @property
     def kv_bytes(self) -> int:
@@ -44,7 +45,9 @@ def available_bytes() -> int:
     return free
 
 
-def plan(weights_bytes: int, block_bytes: int, *, context: int, rows: int, blocks: int, free_bytes: int) -> MemoryPlan:
+def plan(
+    weights_bytes: int, block_bytes: int, *, context: int, rows: int, blocks: int, free_bytes: int, kv_format: str = ""
+) -> MemoryPlan:
     """Blocks for the KV cache: the number asked for, else a share of what is free, else what `rows` usually need.
 
     rows, blocks: 0 lets the plan choose. Raises OutOfMemory when weights and one sequence do not fit.
@@ -63,4 +66,5 @@ def plan(weights_bytes: int, block_bytes: int, *, context: int, rows: int, block
     if not blocks:
         enough = max(-(-context // BLOCK_SIZE) + 1, rows * _TOKENS_A_ROW // BLOCK_SIZE)
         blocks = max(4, min(enough, int(left * _KV_SHARE) // block_bytes))
-    return MemoryPlan(weights_bytes, block_bytes, blocks, rows, min(context, blocks * BLOCK_SIZE))
+    context = min(context, blocks * BLOCK_SIZE)
+    return MemoryPlan(weights_bytes, block_bytes, blocks, rows, context, kv_format=kv_format)

@@ -22,7 +22,17 @@ from typing import Any
 from urllib.parse import unquote
 
 from . import __version__, absent
-from .sources import Parser, SettingsError, add_flag, assignments, convert, read_config, refuse_absent, setting
+from .sources import (
+    Parser,
+    SettingsError,
+    add_flags,
+    assignments,
+    convert,
+    flag_of,
+    read_config,
+    refuse_absent,
+    setting,
+)
 
 
 def _networks(addresses: tuple[str, ...]) -> None:
@@ -262,6 +272,12 @@ class Runtime:
 class KvCache:
     """Where attention keeps keys and values."""
 
+    dtype: str = setting(
+        "auto",
+        "how they are kept (docs/KV.md); auto: fp16, or fp32 for a model whose matrices are all float32",
+        choices=("auto", "fp32", "fp16", "bf16", "fp8", "int8", "int4", "nvfp4", "mxfp4"),
+        switches={f"--kv-{name}": name for name in ("fp8", "int8", "int4", "nvfp4", "mxfp4")},
+    )
     max_blocks: int = setting(0, "blocks of 16 tokens; 0: chosen from memory", low=0)
 
 
@@ -385,7 +401,7 @@ def load(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Settings:
         sources.append((str(path), read_config(path, table, missing, _warn)))
     sources.append(("IMP_SET", assignments(env.get("IMP_SET", "").split(), "IMP_SET", table, missing)))
     sources.append(("--set", assignments(sets, "--set", table, missing)))
-    sources += [(table[key].metadata["flag"], {key: value}) for key, value in flags.items()]
+    sources += [(flag_of(table[key], value), {key: value}) for key, value in flags.items()]
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     origins: dict[str, str] = {}
     for source, values in sources:
@@ -425,8 +441,7 @@ def _parser() -> Parser:
     for section, owner in SECTIONS.items():
         group = parser.add_argument_group(section, owner.__doc__)
         for f in fields(owner):
-            if f.metadata["flag"]:
-                add_flag(group, f"{section}.{f.name}", f)
+            add_flags(group, f"{section}.{f.name}", f)
     group = parser.add_argument_group("configuration")
     group.add_argument(
         "--config", metavar="FILE", help="TOML file with the sections above (also: $IMP_CONFIG, ./imp.conf)"

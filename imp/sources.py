@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 Table = Mapping[str, dataclasses.Field]
@@ -36,10 +37,17 @@ def setting(
     choices: Sequence[str] | None = None,
     check: Callable[[Any], object] | None = None,
     secret: bool = False,
+    switches: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
-    """A field of a settings dataclass.  check: raises ValueError, whose text is shown.  secret: never printed."""
+    """A field of a settings dataclass.  check: raises ValueError, whose text is shown.  secret: never printed.
+    switches: flags without a value, each for one value of the setting."""
     meta = {"help": help, "flag": flag, "metavar": metavar, "low": low, "high": high, "choices": choices}
-    return field(default=default, metadata=meta | {"check": check, "secret": secret})
+    return field(default=default, metadata=meta | {"check": check, "secret": secret, "switches": switches})
+
+
+def flag_of(f: dataclasses.Field, value: Any) -> str:
+    """The flag that gives a setting this value."""
+    return next((flag for flag, chosen in f.metadata["switches"].items() if chosen == value), f.metadata["flag"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +212,17 @@ class Parser(argparse.ArgumentParser):
         return vars(given)
 
 
-def add_flag(group: Any, key: str, f: dataclasses.Field) -> None:
-    """Add the flag of a setting to a group of a parser; its destination is the key."""
+def add_flags(group: Any, key: str, f: dataclasses.Field) -> None:
+    """Add the flags of a setting to a group of a parser; their destination is the key."""
+    if f.metadata["flag"]:
+        _add_flag(group, key, f)
+    if f.metadata["switches"]:
+        either = group.add_mutually_exclusive_group()
+        for flag, value in f.metadata["switches"].items():
+            either.add_argument(flag, dest=key, action="store_const", const=value, help=f"the same as {key}={value}")
+
+
+def _add_flag(group: Any, key: str, f: dataclasses.Field) -> None:
     shown = "" if f.default in (None, (), False) else f" (default {f.default})"
     options: dict[str, Any] = {"dest": key, "help": (f.metadata["help"] + shown).replace("%", "%%")}
     if f.type == "bool":

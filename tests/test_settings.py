@@ -53,8 +53,8 @@ def test_an_unknown_key_in_a_file_is_a_warning(tmp_path, capsys):
         (["--trusted-proxy", "10.0.0.0/99"], "--trusted-proxy: '10.0.0.0/99'", 1),
         (["--device", "cuda:1"], "no CUDA backend", 6),
         (["--lora", "a=b"], "--lora is not possible: this server has no LoRA adapters", 6),
-        (["--kv-fp8"], "--kv-fp8 is not possible", 6),
-        (["--set", "kv_cache.dtype=fp8"], "kv_cache.dtype is not possible: this server has no quantised KV cache", 6),
+        (["--kv-fp8", "--kv-int8"], "--kv-int8: not allowed with argument --kv-fp8", 1),
+        (["--set", "kv_cache.dtype=int5"], "kv_cache.dtype must be one of auto, fp32, fp16, bf16, fp8, int8", 1),
         (["--set", "kv_cache.dtyp=fp8"], "did you mean 'kv_cache.dtype'?", 1),
         (["--check=xml"], "--check", 1),
         (["--check", "--check-config"], "exclude each other", 1),
@@ -78,8 +78,16 @@ def test_values_that_ask_for_what_is_the_case_are_let_through(tmp_path):
     assert caught.value.exit_code == 6
 
 
+@pytest.mark.parametrize("name", ["fp8", "int8", "int4", "nvfp4", "mxfp4"])
+def test_a_switch_is_a_value_of_its_setting(name):
+    made = load([f"--kv-{name}"], {"IMP_SET": "kv_cache.dtype=bf16"})
+    assert made.kv_cache.dtype == name and made.origins["kv_cache.dtype"] == f"--kv-{name}"
+
+
 def test_no_name_is_both_there_and_absent():
-    known = set(settings.known()) | {f.metadata["flag"] for f in settings.known().values()}
+    fields = settings.known().values()
+    known = set(settings.known()) | {f.metadata["flag"] for f in fields}
+    known |= {switch for f in fields for switch in f.metadata["switches"]}
     assert not known & {each.name for each in (*absent.FLAGS, *absent.KEYS)}
 
 

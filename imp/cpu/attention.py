@@ -10,7 +10,8 @@ values are added key by key, ascending. Every CHUNK keys the sums (m, l, o) are 
 chunks before, in order, by one formula. Units differ only in which queries they hold and which chunks they close
 themselves: the other chunks' sums pass through memory and are merged by `merge`. Scores are in units of log2.
 
-Layout of the cache, halves or floats (kv.py): for a layer, [block][kv head] of K [head_dim][16] then V [16][head_dim].
+The cache is as kept.py says. Floats are read where they lie; of codes a tile of floats is made first, block by block:
+K [head_dim][16] and V [16][head_dim].
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from llvmlite import ir
 from numba import njit
 
 from ..model.ops import Attention, StepLimits
-from .kv import ELEMENTS, FLOAT, Element
+from .kept import BLOCK, FLOAT, Element, Kept, turn
+from .kv import KEPT
 from .program import (
     SCRATCH_BYTES,
     STEP_CONTEXTS,
@@ -77,12 +79,11 @@ from .simd import (
 )
 from .simd import tanh as tanh_f32x8
 
-BLOCK = 16  # positions of a KV block
 LINE = 64  # bytes of a cache line
 CHUNK = 512  # keys whose sums are closed together
 TILE = 16  # queries of a prompt that share a pass over the keys
 DECODE_QUERIES = 8  # rows of more are cut into tiles
-DIRECT_ROWS = 8  # up to so many queries x heads read the cache itself; more share a copy in floats
+DIRECT_ROWS = 8  # up to so many queries x heads read the cache itself where they can; more share a copy in floats
 WIDE = 6  # queries x heads of a register tile over floats
 NARROW = 4  # and over the cache
 PARTIALS = 1024  # chunk sums that may pass through memory in a step, per query position
@@ -158,9 +159,10 @@ _values_wide = _values(WIDE, FLOAT, 2)
 _rest_wide = _values(WIDE, FLOAT, 1)
 
 
-def _direct_scores(element: Element) -> Micro:
+def _direct_scores(kept: Kept) -> Micro:
     """Of any number of rows: in tiles of NARROW and one of the rest."""
-    ahead = 2 * BLOCK * element.size // LINE  # K and V of a block in d columns
+    element = kept.element
+    ahead = 2 * BLOCK * element.size // LINE if kept.in_place else 0  # K and V of a block in d columns
     tiles = {rows: _scores(rows, element, ahead) for rows in range(1, NARROW + 1)}
 
     @micro(int64, int64, int64, int64, int64, int64)
@@ -192,14 +194,18 @@ def _direct_values(element: Element) -> Micro:
     return direct_values
 
 
-def _to_floats(element: Element) -> Micro:
-    @micro(int64, int64, int64)
-    def to_floats(elements: V, floats: V, size: V) -> None:
-        """`size` is a multiple of 8."""
-        for i in loop(0, size, 8):
-            store(floats + i * 4, element.lanes(elements, i))
+def _gather(kept: Kept) -> Micro:
+    """The floats of a block for few rows, where they cannot be read in place; `following`, the block that comes then,
+    is asked for meanwhile."""
 
-    return to_floats
+    @micro(int64, int64, int64, int64, int64, int64, int64)
+    def gather(head: V, k: V, v: V, d: V, keys: V, record: V, following: V) -> None:
+        if not kept.in_place:
+            for line in loop(0, record * (2 * BLOCK), LINE):
+                prefetch(following + line)
+            kept.spread(head, k, v, d, keys, record)
+
+    return gather
 
 
 @micro(int64, int64)
@@ -347,26 +353,26 @@ def _attend_units(args, step):
     return word(step, STEP_DECODE_COUNT) * word(args, 6)
 
 
-def _attend(element: Element) -> Kernel:
-    size, to_floats = element.size, _to_floats(element)
-    direct_scores, direct_values = _direct_scores(element), _direct_values(element)
+def _attend(kept: Kept) -> Kernel:
+    size, in_place, spread, gather = kept.element.size, kept.in_place, kept.spread, _gather(kept)
+    direct_scores, direct_values = _direct_scores(kept), _direct_values(kept.element)
 
-    @kernel(_attend_units, name=f"attention.attend_{element.name}")
+    @kernel(_attend_units, name=f"attention.attend_{kept.name}")
     def attend(args, step, unit, scratch):
         """One item's queries for one kv head.
 
         args: 0 q [T, H*d] f32, 1 out [T, H*d] f32, 2 items, 3 partials, 4 the layer's cache, 5 bytes of a block in it,
-        6 kv heads, 7 query heads of each, 8 head_dim, 9 factor of q, 10 window (0: none), 11 cap of scores (0.0: none)
+        6 kv heads, 7 query heads of each, 8 head_dim, 9 factor of q, 10 window (0: none), 11 cap of scores (0.0: none),
+        12 bytes of a record, 13 whether values are turned
         """
         kv_heads, share, d, window = word(args, 6), word(args, 7), word(args, 8), word(args, 10)
-        k_bytes = d * BLOCK * size  # of a block; V takes as many
-        cap = real(args, 11)
+        cap, record, turns = real(args, 11), word(args, 12), word(args, 13)
         item, head = word(args, 2) + unit // kv_heads * ITEM, unit % kv_heads
         first, queries, row = load_i32(item), load_i32(item + 4), load_i32(item + 8)
         partial, chunks = load_i32(item + 20), load_i32(item + 24)
         position = load_i32(word(step, STEP_POSITIONS) + first * 4)
         table = word(step, STEP_TABLE) + load_i32(word(step, STEP_TABLE_STARTS) + row * 4) * 4
-        cache, block_bytes = word(args, 4) + head * 2 * k_bytes, word(args, 5)
+        cache, block_bytes = word(args, 4) + head * 2 * BLOCK * record, word(args, 5)
 
         rows = queries * share
         direct = rows <= DIRECT_ROWS
@@ -408,7 +414,8 @@ def _attend(element: Element) -> Kernel:
                     following = here
                     if base + BLOCK < end:
                         following = cache + load_i32(table + (base // BLOCK + 1) * 4) * block_bytes
-                    direct_scores(q, here, d, rows, scores, following)
+                    gather(here, k, v, d, keys, record, following)
+                    direct_scores(q, here if in_place else k, d, rows, scores, following)
                     if cap > 0:
                         for r in range(rows):
                             _cap(scores + r * 64, cap)
@@ -416,10 +423,9 @@ def _attend(element: Element) -> Kernel:
                         seen = position + query + 1 - base
                         hidden = seen - window if window > 0 else 0
                         _soften_query(scores, m, l, o, d, share, query * share, hidden, seen)
-                    direct_values(scores, here + k_bytes, d, rows, keys, o)
+                    direct_values(scores, here + d * BLOCK * size if in_place else v, d, rows, keys, o)
                 else:
-                    to_floats(here, k, d * BLOCK)
-                    to_floats(here + k_bytes, v, d * keys)
+                    spread(here, k, v, d, keys, record)
                     # of the queries, those before the block and those whose window is past it do not see it
                     begin = max(0, base - position) * share // WIDE * WIDE
                     stop = padded
@@ -451,6 +457,8 @@ def _attend(element: Element) -> Kernel:
             for r in range(rows):
                 place = word(args, 1) + offset + r // share * out_bytes + r % share * d * 4
                 _scale_to(sums + r * d * 4, 1.0 / load_f32(state + r * 8 + 4), place, d)
+                if turns != 0:
+                    turn(place, d)
 
     return attend
 
@@ -495,11 +503,13 @@ def merge(args, step, unit, scratch):
                 _merge(state, sums, load_f32(place), load_f32(place + 4), place + 32, d)
         out = word(args, 1) + (query * kv_heads * share + head) * d * 4
         _scale_to(sums, 1.0 / load_f32(state + 4), out, d)
+        if word(args, 13) != 0:
+            turn(out, d)
 
 
 # ---- recording
 
-ATTENDS = {element: _attend(element) for element in ELEMENTS}
+ATTENDS = {kept: _attend(kept) for kept in KEPT.values()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -527,10 +537,10 @@ class AttentionWork:
         return Op(plan, (self.items, self.merges, self.partials), writes=(self.items, self.merges))
 
     def attended(
-        self, q: Buffer, attention: Attention, cache: Any, block_bytes: int, element: Element
+        self, q: Buffer, attention: Attention, cache: Any, block_bytes: int, kept: Kept
     ) -> tuple[list[Op], Buffer]:
         """The ops of one layer and what they make, [T, H*d]. `cache` is (the address of) the layer's part of the KV
-        cache, of this element, `block_bytes` the distance of its blocks."""
+        cache, kept like this, `block_bytes` the distance of its blocks. Queries are turned where keys are."""
         a = attention
         rows = -(-TILE * (a.heads // a.kv_heads) // WIDE) * WIDE
         assert a.head_dim % 8 == 0, "head_dim is a multiple of 8"
@@ -540,10 +550,11 @@ class AttentionWork:
         # scores are in units of log2; tanh wants them in units of the cap
         factor = a.scale / a.softcap if a.softcap else a.scale * math.log2(math.e)
         cap = a.softcap * math.log2(math.e) if a.softcap else 0.0
-        shape = (a.kv_heads, a.heads // a.kv_heads, a.head_dim, float(factor), a.window or 0, float(cap))
+        stored = kept.format.record_bytes(a.head_dim), int(kept.format.turns)
+        shape = (a.kv_heads, a.heads // a.kv_heads, a.head_dim, float(factor), a.window or 0, float(cap), *stored)
         first = (q, out, self.items, partials, cache, block_bytes, *shape)
         then = (q, out, self.merges, partials, cache, block_bytes, *shape)
         return [
-            Op(ATTENDS[element], first, reads=(q, self.items), writes=(out, partials)),
+            Op(ATTENDS[kept], first, reads=(q, self.items), writes=(out, partials)),
             Op(merge, then, reads=(self.merges, partials), writes=(out,)),
         ], out

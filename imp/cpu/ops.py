@@ -12,19 +12,21 @@ from pathlib import Path
 
 import numpy as np
 
+from ..model import centring
 from ..model.inputs import StepInputs
-from ..model.ops import Attention, Linear, Model, Norm, StepLimits
+from ..model.ops import Attention, Linear, Model, Norm, Rope, StepLimits
 from ..model.sampling import Drawn, SamplingPlan
-from ..weights.checkpoint import Weight
+from ..weights.checkpoint import UnsupportedModel, Weight
 from .attention import AttentionWork
 from .cache import CompiledKernels, Progress, compile_all
-from .kv import HALF, Element, element_of
+from .kept import BLOCK as KV_BLOCK
+from .kept import Kept
+from .kv import KEPT, kept_for
 from .matmul import MATMULS, UNIT_BYTES, quantised_bytes
 from .pack import Arena, Packed
 from .pointwise import (
     EMBEDS,
     GLUS,
-    KV_BLOCK,
     ROTATE_STORES,
     norm,
     norm_add,
@@ -104,14 +106,16 @@ class Recorder:
         threads: int,
         planes: Sequence[tuple[int, int]],
         logits: np.ndarray,
-        element: Element = HALF,
+        kept: Kept = KEPT["fp16"],
         hidden: np.ndarray | None = None,
     ) -> None:
         """hidden: float32 [tokens of a step, n]: where wanted hidden states go, n columns rounded up to whole vectors.
         None: the program keeps none."""
         self.limits, self.threads = limits, threads
         self.planes = planes  # of each layer: address of its KV cache, bytes of a block in it
-        self.element = element  # of the KV cache
+        self.kept = kept  # how keys and values are
+        self.centres: dict[int, np.ndarray] = {}  # of each layer's turned keys, [kv heads, d]: may be set any time
+        self.ropes: dict[int, Rope | None] = {}  # of each layer
         self.logits_out, self.hidden_out = logits, hidden
         self.ops: list[Op] = []
         self.weights: dict[Weight, Packed] = {}
@@ -163,12 +167,16 @@ class Recorder:
         for each in (a.q_norm, a.k_norm):
             norms += [0, 0.0] if each is None else [_vector(each.weight), float(each.eps)]
         args = (source, qkv.stride, q.floats, a.heads, a.kv_heads, a.head_dim, *turn, *norms, plane, block_bytes)
-        self._record(ROTATE_STORES[self.element], args, reads=[source], writes=[q.floats])
+        centre = np.zeros((a.kv_heads, a.head_dim), np.float32)
+        self.centres[a.layer] = centre
+        self.ropes[a.layer] = rope
+        args += (self.kept.format.record_bytes(a.head_dim), centre)
+        self._record(ROTATE_STORES[self.kept], args, reads=[source], writes=[q.floats])
         return q
 
     def attend(self, q: Activation, attention: Attention) -> Activation:
         plane, block_bytes = self.planes[attention.layer]
-        ops, out = self.work.attended(self._as_floats(q), attention, plane, block_bytes, self.element)
+        ops, out = self.work.attended(self._as_floats(q), attention, plane, block_bytes, self.kept)
         for op in ops:
             self._append(op)
         return Activation(self.limits.tokens, attention.heads * attention.head_dim, out)
@@ -304,13 +312,15 @@ class CpuBackend:
         cache_dir: Path = Path("~/.cache/imp"),
         features: str | None = None,
         progress: Progress | None = None,
+        kv_dtype: str = "auto",
     ) -> None:
         """threads: in all, the caller's included; None: one for each core this process may use. Compiled kernels are
         kept under cache_dir. features: one of emit.variants(); None: the fastest. progress: told of kernels as
-        they become ready (ready, wanted)."""
+        they become ready (ready, wanted). kv_dtype: a name of model.kv.FORMATS, or auto."""
         self.thread_count = threads or _cores()
         self.features = features or detect()
         self.progress = progress
+        self.kv_dtype = kv_dtype
         self.kernels = CompiledKernels(cache_dir.expanduser(), self.features)
         self._threads: Threads | None = None
         self._sampler: Sampler | None = None
@@ -320,20 +330,24 @@ class CpuBackend:
         return f"cpu, {self.thread_count} threads, {self.features}"
 
     def kv_block_bytes(self, model: Model, block_size: int) -> int:
-        element = element_of(model)
-        return sum(element.block_bytes(layer, block_size) for layer in model.kv_layers)
+        kept = kept_for(model, self.kv_dtype)
+        return sum(kept.block_bytes(layer, block_size) for layer in model.kv_layers)
+
+    def kv_format(self, model: Model) -> str:
+        return kept_for(model, self.kv_dtype).name
 
     def load(self, model: Model, limits: StepLimits) -> None:
-        """Record, pack, compile. Raises ValueError where the model's shapes are outside what the kernels do."""
-        _check(model, limits)
+        """Record, pack, compile. Raises UnsupportedModel where the model's shapes are outside what the kernels do."""
+        kept = kept_for(model, self.kv_dtype)
+        _check(model, limits, kept)
         self.close()
         self.limits = limits
         self._kv = np.zeros(self.kv_block_bytes(model, KV_BLOCK) * limits.blocks + 64, np.uint8)
         self._logits = np.zeros((limits.logit_rows, model.vocab), np.float32)
         self._hidden = np.zeros((limits.tokens, _stride(model.hidden) // 4), np.float32)
         self._columns, self._pooled = model.hidden, 0
-        planes, self._blocks = self._planes(model, limits)
-        recorder = Recorder(limits, self.thread_count, planes, self._logits, element_of(model), self._hidden)
+        planes, self._blocks = self._planes(model, limits, kept)
+        recorder = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden)
         model.forward(recorder)
         self._arena = Arena(sum(packed.size for packed in recorder.weights.values()))
         for packed in recorder.weights.values():
@@ -342,12 +356,30 @@ class CpuBackend:
         self._program: Program = build(recorder.ops, addresses)
         self._sampler = Sampler(self.kernels)
         self._threads = Threads(self.thread_count, self.kernels)
+        self.centres, self._ropes = recorder.centres, recorder.ropes
+        self._kept, self._shapes = kept, model.kv_layers
 
-    def _planes(self, model: Model, limits: StepLimits) -> tuple[list[tuple[int, int]], list[np.ndarray]]:
+    def centre_keys(self, tokens: Sequence[int]) -> None:
+        if not self._kept.format.turns:
+            return
+        read = 0
+        for inputs in centring.steps(tokens, self.limits):
+            self.run(inputs)
+            read = int(inputs.contexts[0])
+        used = -(-read // KV_BLOCK)
+        for layer, (shape, plane) in enumerate(zip(self._shapes, self._blocks, strict=True)):
+            blocks = plane[:used].reshape(used, shape.kv_heads, 2, -1, KV_BLOCK)
+            records = np.moveaxis(blocks[:, :, 0], 3, 1).reshape(used * KV_BLOCK, shape.kv_heads, -1)
+            if read:
+                keys = self._kept.format.unpacked(records[:read], shape.head_dim)
+                self.centres[layer][:] = centring.centre(keys, self._ropes[layer])
+            plane[:used] = 0
+
+    def _planes(self, model: Model, limits: StepLimits, kept: Kept) -> tuple[list[tuple[int, int]], list[np.ndarray]]:
         """Where each layer's part of the KV cache begins, the bytes of a block in it, and the part, [blocks, bytes]."""
         planes, blocks, start = [], [], 0
         for layer in model.kv_layers:
-            block_bytes = element_of(model).block_bytes(layer, KV_BLOCK)
+            block_bytes = kept.block_bytes(layer, KV_BLOCK)
             planes.append((self._kv.ctypes.data + start, block_bytes))
             after = start + block_bytes * limits.blocks
             blocks.append(self._kv[start:after].reshape(limits.blocks, block_bytes))
@@ -401,9 +433,11 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _check(model: Model, limits: StepLimits) -> None:
+def _check(model: Model, limits: StepLimits, kept: Kept) -> None:
     if limits.block_size != KV_BLOCK:
         raise ValueError(f"the CPU backend keeps {KV_BLOCK} positions in a KV block, not {limits.block_size}")
+    least = 16 if kept.format.bits == 4 else LANES
     for layer, kv in enumerate(model.kv_layers):
-        if kv.head_dim % LANES:
-            raise ValueError(f"layer {layer} has heads of {kv.head_dim}, which is not a multiple of {LANES}")
+        if kv.head_dim % least:
+            what = f"layer {layer} has heads of {kv.head_dim}, which is not a multiple of {least}"
+            raise UnsupportedModel(f"{what}, as keys and values in {kept.name} have to be")

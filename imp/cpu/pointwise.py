@@ -12,7 +12,9 @@ import math
 import numpy as np
 from numba import njit
 
-from .kv import ELEMENTS, Element
+from .kept import BLOCK as KV_BLOCK
+from .kept import Kept, turn
+from .kv import KEPT
 from .matmul import TILE, TILE_BLOCK_BYTES, TILE_SCALES, TILE_SUMS
 from .pack import BLOCK, LAYOUTS, Layout
 from .program import (
@@ -59,7 +61,6 @@ from .simd import (
     word,
 )
 
-KV_BLOCK = 16  # positions in a block of the KV cache
 GRAIN = 8  # tokens of a unit when there are many
 GLU_COLUMNS = 512  # of a unit; whole quantisation blocks
 CAP_COLUMNS = 4096
@@ -326,16 +327,16 @@ def _prepared(args, x, y, norm_weight, eps, position):
         _rotate(y, word(args, 6) + position * half * 4, word(args, 7) + position * half * 4, half)
 
 
-def _rotate_store(element: Element) -> Kernel:
-    size, store_element, store8 = element.size, element.store, element.store8
+def _rotate_store(kept: Kept) -> Kernel:
+    store_key, store_value, turns = kept.store_key, kept.store_value, kept.format.turns
 
-    @kernel(per_token, name=f"pointwise.rotate_store_{element.name}")
+    @kernel(per_token, name=f"pointwise.rotate_store_{kept.name}")
     def rotate_store(args, step, unit, scratch):
         """args: 0 qkv, 1 stride, 2 q out [T, H*d], 3 heads, 4 kv heads, 5 head size, 6 cos, 7 sin, 8 their columns or
-        0, 9 q norm or 0, 10 its eps, 11 k norm or 0, 12 its eps, 13 the layer's cache, 14 bytes of a block in it.
-
-        A kv head of a block is K [d][KV_BLOCK] then V [KV_BLOCK][d], elements."""
-        heads, kv_heads, d = word(args, 3), word(args, 4), word(args, 5)
+        0, 9 q norm or 0, 10 its eps, 11 k norm or 0, 12 its eps, 13 the layer's cache, 14 bytes of a block in it,
+        15 bytes of a record, 16 centres [kv heads, d] of turned keys"""
+        heads, kv_heads, d, record = word(args, 3), word(args, 4), word(args, 5), word(args, 15)
+        memory = scratch + d * 4
         first, stop = _span(unit, word(step, STEP_TOKENS))
         for token in range(first, stop):
             position = load_i32(word(step, STEP_POSITIONS) + token * 4)
@@ -344,22 +345,31 @@ def _rotate_store(element: Element) -> Kernel:
             for head in range(heads):
                 q = word(args, 2) + (token * heads + head) * d * 4
                 _prepared(args, x + head * d * 4, q, word(args, 9), real(args, 10), position)
+                if turns:
+                    turn(q, d)
             block = word(args, 13) + slot // KV_BLOCK * word(args, 14)
             offset = slot % KV_BLOCK
             for head in range(kv_heads):
-                keys = block + head * 2 * d * KV_BLOCK * size
+                place = block + head * 2 * KV_BLOCK * record
                 _prepared(args, x + (heads + head) * d * 4, scratch, word(args, 11), real(args, 12), position)
-                for i in range(d):
-                    store_element(keys + (i * KV_BLOCK + offset) * size, load_f32(scratch + i * 4))
-                values = keys + (KV_BLOCK + offset) * d * size
+                if turns:
+                    turn(scratch, d)
+                    centre = word(args, 16) + head * d * 4
+                    for i in range(0, d, 8):
+                        store(scratch + i * 4, load_f32x8(scratch + i * 4) - load_f32x8(centre + i * 4))
+                store_key(scratch, place, offset, d, record, memory)
                 v = x + (heads + kv_heads + head) * d * 4
-                for i in range(0, d, 8):
-                    store8(values + i * size, load_f32x8(v + i * 4))
+                if turns:
+                    for i in range(0, d, 8):
+                        store(scratch + i * 4, load_f32x8(v + i * 4))
+                    turn(scratch, d)
+                    v = scratch
+                store_value(v, place, offset, d, record, memory)
 
     return rotate_store
 
 
-ROTATE_STORES = {element: _rotate_store(element) for element in ELEMENTS}
+ROTATE_STORES = {kept: _rotate_store(kept) for kept in KEPT.values()}
 
 
 # Logits

@@ -127,7 +127,7 @@ def load_f64(address: V) -> V:
 
 @micro(int64, returns=float32)
 def load_f16(address: V) -> V:
-    return _from_half(load(address, I16))
+    return from_half(load(address, I16))
 
 
 @micro(int64, returns=float32)
@@ -147,7 +147,12 @@ def store_i32(address: V, value: V) -> None:
 
 @micro(int64, float32)
 def store_f16(address: V, value: V) -> None:
-    store(address, _to_half(value))
+    store(address, to_half(value))
+
+
+@micro(int64, float32)
+def store_bf16(address: V, value: V) -> None:
+    store(address, to_bf16(value))
 
 
 @micro(int64, returns=f32x8)
@@ -168,7 +173,7 @@ def load_i8x32(address: V) -> V:
 @micro(int64, returns=f32x8)
 def load_f16x8(address: V) -> V:
     """8 halves as floats."""
-    return _from_half(load(address, ir.VectorType(I16, 8)))
+    return from_half(load(address, ir.VectorType(I16, 8)))
 
 
 @micro(int64, returns=f32x8)
@@ -187,7 +192,13 @@ def load_i8x8(address: V) -> V:
 @micro(int64, f32x8)
 def store_f16x8(address: V, value: V) -> None:
     """8 floats as halves, to nearest even."""
-    store(address, _to_half(value))
+    store(address, to_half(value))
+
+
+@micro(int64, f32x8)
+def store_bf16x8(address: V, value: V) -> None:
+    """8 floats as bfloat16, to nearest even."""
+    store(address, to_bf16(value))
 
 
 @micro(int64, i32x8)
@@ -196,7 +207,7 @@ def store_i8x8(address: V, value: V) -> None:
     store(address, V(_Emission.builder.trunc(value.ir, ir.VectorType(I8, 8))))
 
 
-def _from_half(h: V) -> V:
+def from_half(h: V) -> V:
     """float of IEEE half bits (int16 lanes)."""
     b = _Emission.builder
     floats, ints = lanes_of(h, F32), lanes_of(h, I32)
@@ -210,7 +221,7 @@ def _from_half(h: V) -> V:
     return bits(special | ((wide & 0x8000) << 16), floats)
 
 
-def _to_half(x: V) -> V:
+def to_half(x: V) -> V:
     """IEEE half bits (int16 lanes) of floats, to nearest even."""
     b = _Emission.builder
     if _Emission.features != "portable":
@@ -224,6 +235,17 @@ def _to_half(x: V) -> V:
     finite = V(b.select((magnitude < 0x38800000).ir, small.ir, normal.ir))
     half = V(b.select((magnitude >= 0x47800000).ir, huge.ir, finite.ir))
     return V(b.trunc((half | ((raw >> 16) & 0x8000)).ir, lanes_of(x, I16)))
+
+
+def to_bf16(x: V) -> V:
+    """bfloat16 bits (int16 lanes) of finite floats, to nearest even."""
+    raw = bits(x, lanes_of(x, I32))
+    return V(_Emission.builder.trunc(((raw + 0x7FFF + ((raw >> 16) & 1)) >> 16).ir, lanes_of(x, I16)))
+
+
+def from_bf16(h: V) -> V:
+    """float of bfloat16 bits (int16 lanes)."""
+    return bits(V(_Emission.builder.zext(h.ir, lanes_of(h, I32))) << 16, lanes_of(h, F32))
 
 
 # Making and taking apart vectors
@@ -338,6 +360,11 @@ def total(v: V) -> V:
 @micro(f32x8, returns=float32)
 def largest(v: V) -> V:
     return _folded(v, maximum)
+
+
+@micro(f32x8, returns=float32)
+def smallest(v: V) -> V:
+    return _folded(v, minimum)
 
 
 @micro(f32x8, returns=f32x8)

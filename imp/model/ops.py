@@ -156,8 +156,15 @@ class Backend(Protocol):
     def kv_block_bytes(self, model: Model, block_size: int) -> int:
         """Device bytes of one block over all layers, K and V."""
 
+    def kv_format(self, model: Model) -> str:
+        """The number format in which this model's keys and values are kept."""
+
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """KV of all layers from block to block, in this order."""
+
+    def centre_keys(self, tokens: Sequence[int]) -> None:
+        """Measure the mean of keys on this prompt, and take it off all that come, where their format does that. Comes
+        once, before any other step, or not at all: then keys of such formats are less exact."""
 
     def run(self, inputs: Any) -> np.ndarray:
         """One step (inputs.StepInputs): KV of every position is stored; returns float32 logits [R, vocab], which stay

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..weights.checkpoint import Weight
+from . import centring
 from .inputs import StepInputs
-from .ops import Attention, Linear, Model, Norm, StepLimits
+from .kv import FORMATS, turned
+from .ops import Attention, Linear, Model, Norm, Rope, StepLimits
+from .rope import rotate
 from .sampling import Drawn, SamplingPlan, reference_sample
 
 
@@ -33,21 +36,16 @@ def gelu_tanh(x: np.ndarray) -> np.ndarray:
 ACTIVATIONS = {"silu": silu, "gelu_tanh": gelu_tanh}
 
 
-def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """x [T, heads, d]; cos, sin [T, r/2]: half-split rotation of the first r values, the rest unchanged."""
-    half = cos.shape[-1]
-    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    cos, sin = cos[:, None], sin[:, None]
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
-
-
 class ReferenceBackend:
-    """Backend and Ops in one: `forward` is called for every step. Activations and KV are float32, or float64."""
+    """Backend and Ops in one: `forward` is called for every step. Activations are float32, or float64, and so are keys
+    and values, with what the cache's format makes of them."""
 
     name = "reference"
 
-    def __init__(self, dtype: type = np.float32):
+    def __init__(self, dtype: type = np.float32, kv_dtype: str = "auto"):
+        """kv_dtype: a name of kv.FORMATS; auto: keys and values as they are."""
         self.dtype = dtype
+        self.form = None if kv_dtype == "auto" else FORMATS[kv_dtype]
         self.weights: dict[
             int, tuple[Weight, np.ndarray]
         ] = {}  # by id; the Weight is kept so that the id stays its own
@@ -63,10 +61,26 @@ class ReferenceBackend:
         shapes = [(slots, kv.kv_heads, kv.head_dim) for kv in model.kv_layers]
         self.keys: list[np.ndarray] = [np.zeros(shape, self.dtype) for shape in shapes]
         self.values: list[np.ndarray] = [np.zeros(shape, self.dtype) for shape in shapes]
+        self.centres = {i: np.zeros((kv.kv_heads, kv.head_dim), np.float32) for i, kv in enumerate(model.kv_layers)}
+        self.ropes: dict[int, Rope | None] = {}
+
+    def centre_keys(self, tokens: Sequence[int]) -> None:
+        if self.form is None or not self.form.turns:
+            return
+        read = 0
+        for inputs in centring.steps(tokens, self.limits):
+            self.run(inputs)
+            read = int(inputs.contexts[0])
+        if read:
+            for layer, keys in enumerate(self.keys):
+                self.centres[layer] = centring.centre(turned(keys[:read]), self.ropes[layer])
 
     def kv_block_bytes(self, model: Model, block_size: int) -> int:
         item = np.dtype(self.dtype).itemsize
         return sum(2 * block_size * kv.kv_heads * kv.head_dim * item for kv in model.kv_layers)
+
+    def kv_format(self, model: Model) -> str:
+        return np.dtype(self.dtype).name if self.form is None else self.form.name
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         size = self.limits.block_size
@@ -117,9 +131,12 @@ class ReferenceBackend:
         q, k, v = (part.reshape(count, -1, a.head_dim) for part in np.split(qkv, split, axis=-1))
         q = rms_norm(q, a.q_norm) if a.q_norm else q
         k = rms_norm(k, a.k_norm) if a.k_norm else k
+        self.ropes[a.layer] = a.rope
         if a.rope:
             cos, sin = (t[self.inputs.positions].astype(self.dtype) for t in (a.rope.cos, a.rope.sin))
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if self.form is not None:
+            k, v = self.form.through(k, self.centres[a.layer]), self.form.through(v)
         self.keys[a.layer][self.inputs.slots] = k
         self.values[a.layer][self.inputs.slots] = v
         return q.reshape(count, -1)

@@ -104,3 +104,11 @@ def table(freqs: np.ndarray, positions: int, factor: float = 1.0) -> Rope:
     """The cos and sin of every position below `positions`, float32 [positions, len(freqs)]."""
     angles = np.arange(positions, dtype=np.float64)[:, None] * freqs
     return Rope((np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(np.float32))
+
+
+def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """x [T, heads, d]; cos, sin [T, r/2]: half-split rotation of the first r values, the rest unchanged."""
+    half = cos.shape[-1]
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    cos, sin = cos[:, None], sin[:, None]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)

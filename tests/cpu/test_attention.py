@@ -10,7 +10,8 @@ import pytest
 
 from imp.cpu.attention import AttentionWork
 from imp.cpu.cache import CompiledKernels, compile_all
-from imp.cpu.kv import ELEMENTS, FLOAT, HALF, Element, element_of
+from imp.cpu.kept import Kept
+from imp.cpu.kv import KEPT, kept_for
 from imp.cpu.program import (
     STEP_CONTEXTS,
     STEP_POSITIONS,
@@ -25,9 +26,10 @@ from imp.cpu.program import (
 from imp.cpu.simd import detect
 from imp.cpu.threads import Threads
 from imp.model import arch
+from imp.model.kv import turned
 from imp.model.ops import Attention, StepLimits
 from imp.weights.quant import FORMATS
-from tests.cpu.harness import step
+from tests.cpu.kept import head_of_block
 from tests.model.test_arch import checkpoint
 
 BLOCK = 16
@@ -45,12 +47,14 @@ def threads(request: pytest.FixtureRequest, kernels: CompiledKernels):
     threads.close()
 
 
-@pytest.fixture(scope="module", params=ELEMENTS, ids=lambda element: element.name)
-def element(request: pytest.FixtureRequest) -> Element:
-    return request.param
+@pytest.fixture(scope="module", params=["fp16", "fp32"])
+def kept(request: pytest.FixtureRequest) -> Kept:
+    return KEPT[request.param]
 
 
-DTYPES = {HALF: np.float16, FLOAT: np.float32}
+@pytest.fixture(scope="module", params=[name for name in KEPT if name not in ("fp16", "fp32")])
+def compact(request: pytest.FixtureRequest) -> Kept:
+    return KEPT[request.param]
 
 
 def make(heads: int, kv_heads: int, d: int, window: int | None = None, softcap: float | None = None) -> Attention:
@@ -58,22 +62,24 @@ def make(heads: int, kv_heads: int, d: int, window: int | None = None, softcap: 
 
 
 class Cache:
-    """Sequences of keys and values scattered over blocks; everything not written is NaN."""
+    """Sequences of keys and values scattered over blocks; every bit of what is not written is set: NaN, as a float."""
 
-    def __init__(self, element: Element, rng: np.random.Generator, lengths: list[int], kv_heads: int, d: int) -> None:
-        self.element, dtype = element, DTYPES[element]
+    def __init__(self, kept: Kept, rng: np.random.Generator, lengths: list[int], kv_heads: int, d: int) -> None:
+        self.kept = kept
         counts = [-(-n // BLOCK) for n in lengths]
         blocks = rng.permutation(sum(counts) + 1).astype(np.int32)  # one that nobody owns
         self.tables = np.split(blocks, np.cumsum(counts))[:-1]
-        self.keys = [(rng.standard_normal((n, kv_heads, d)) * 1.5).astype(dtype) for n in lengths]
-        self.values = [rng.standard_normal((n, kv_heads, d)).astype(dtype) for n in lengths]
-        self.memory = np.full((len(blocks), kv_heads, 2 * BLOCK * d), np.nan, dtype)
-        for table, keys, values in zip(self.tables, self.keys, self.values, strict=True):
-            for p in range(len(keys)):
-                block = self.memory[table[p // BLOCK]]
-                block[:, : BLOCK * d].reshape(kv_heads, d, BLOCK)[:, :, p % BLOCK] = keys[p]
-                block[:, BLOCK * d :].reshape(kv_heads, BLOCK, d)[:, p % BLOCK] = values[p]
-        self.block_bytes = self.memory[0].nbytes
+        given = [
+            [(rng.standard_normal((n, kv_heads, d)) * size).astype(np.float32) for n in lengths] for size in (1.5, 1.0)
+        ]
+        self.block_bytes = 2 * BLOCK * kv_heads * kept.format.record_bytes(d)
+        self.memory = np.full((len(blocks), kv_heads, self.block_bytes // kv_heads), 255, np.uint8)
+        for table, keys, values in zip(self.tables, *given, strict=True):
+            for i, block in enumerate(table):
+                rows = slice(i * BLOCK, (i + 1) * BLOCK)
+                for g in range(kv_heads):
+                    self.memory[block, g] = head_of_block(kept.format, keys[rows, g], values[rows, g])
+        self.keys, self.values = ([kept.format.through(x) for x in xs] for xs in given)
 
 
 Row = tuple[int, int, int]  # sequence, first position, positions
@@ -95,7 +101,7 @@ def run(
     if partials is not None:
         work = AttentionWork(work.items, work.merges, partials, work.tokens)
     q = Buffer(tokens * a.heads * a.head_dim * 4, "q")
-    ops, out = work.attended(q, a, cache.memory, cache.block_bytes, cache.element)
+    ops, out = work.attended(q, a, cache.memory, cache.block_bytes, cache.kept)
     ops = [work.planned(), *ops]
     addresses = compile_all(kernels, [op.kernel for op in ops])
     program = build(ops, addresses, pinned=(q, out))
@@ -105,7 +111,10 @@ def run(
         start = buffer.address - memory.ctypes.data
         return memory[start : start + buffer.size].view(np.float32).reshape(tokens, -1)
 
-    view(q)[:] = np.concatenate([queries[s][start : start + count] for s, start, count in rows])
+    given = np.concatenate([queries[s][start : start + count] for s, start, count in rows])
+    if cache.kept.format.turns:
+        given = turned(given.reshape(tokens, a.heads, a.head_dim)).reshape(given.shape)
+    view(q)[:] = given
     counts = [count for _, _, count in rows]
     arrays = {
         STEP_POSITIONS: np.concatenate([np.arange(start, start + count) for _, start, count in rows]),
@@ -162,21 +171,29 @@ def name(a: Attention) -> str:
 
 
 @pytest.mark.parametrize("a", SHAPES, ids=name)
-def test_output_is_that_of_the_definition(kernels, threads, element, a) -> None:
+def test_output_is_that_of_the_definition(kernels, threads, kept, a) -> None:
     rng = np.random.default_rng(1)
     lengths = [1, 15, 16, 17, 700, 1100, 530]
-    cache, queries = Cache(element, rng, lengths, a.kv_heads, a.head_dim), some_queries(rng, lengths, a)
+    cache, queries = Cache(kept, rng, lengths, a.kv_heads, a.head_dim), some_queries(rng, lengths, a)
     rows = [(0, 0, 1), (1, 0, 15), (2, 15, 1), (3, 16, 1), (4, 640, 60), (5, 1099, 1), (6, 526, 4)]
     out = run(kernels, threads, a, cache, queries, rows)
     want = expected(a, cache, queries, rows)
     assert np.abs(out - want).max() < 1e-5 * np.abs(want).max()
 
 
+COMPACT_SHAPES = [make(9, 3, 64), make(4, 1, 256, window=512), make(4, 2, 96, softcap=20.0), make(4, 2, 80)]
+
+
+@pytest.mark.parametrize("a", COMPACT_SHAPES, ids=name)
+def test_output_over_compact_keys_and_values_is_that_of_the_definition(kernels, threads, compact, a) -> None:
+    test_output_is_that_of_the_definition(kernels, threads, compact, a)
+
+
 @pytest.mark.parametrize("a", SHAPES, ids=name)
-def test_same_bits_however_the_step_is_cut(kernels, threads, element, a) -> None:
+def test_same_bits_however_the_step_is_cut(kernels, threads, kept, a) -> None:
     rng = np.random.default_rng(2)
     lengths = [1060, 40, 9]
-    cache, queries = Cache(element, rng, lengths, a.kv_heads, a.head_dim), some_queries(rng, lengths, a)
+    cache, queries = Cache(kept, rng, lengths, a.kv_heads, a.head_dim), some_queries(rng, lengths, a)
     start = 1060 - 100  # earlier positions are a cached prefix
     whole = run(kernels, threads, a, cache, queries, [(0, start, 100), (1, 0, 40), (2, 0, 9)])
     wanted = {(0, start): whole[:100], (1, 0): whole[100:140], (2, 0): whole[140:]}
@@ -191,63 +208,41 @@ def test_same_bits_however_the_step_is_cut(kernels, threads, element, a) -> None
                 assert np.array_equal(out[len(beside) :].view(np.uint32), want[begin:end].view(np.uint32))
 
 
+@pytest.mark.parametrize("a", [make(9, 3, 64), make(4, 1, 256, window=512)], ids=name)
+def test_same_bits_of_compact_keys_and_values_however_the_step_is_cut(kernels, threads, compact, a) -> None:
+    test_same_bits_however_the_step_is_cut(kernels, threads, compact, a)
+
+
 @pytest.mark.parametrize("a", [make(9, 3, 64), make(4, 1, 256, window=512), make(2, 2, 80)], ids=name)
-def test_one_by_one_gives_the_bits_of_a_prompt(kernels, threads, element, a) -> None:
+def test_one_by_one_gives_the_bits_of_a_prompt(kernels, threads, kept, a) -> None:
     rng = np.random.default_rng(3)
     lengths = [1040]
-    cache, queries = Cache(element, rng, lengths, a.kv_heads, a.head_dim), some_queries(rng, lengths, a)
+    cache, queries = Cache(kept, rng, lengths, a.kv_heads, a.head_dim), some_queries(rng, lengths, a)
     whole = run(kernels, threads, a, cache, queries, [(0, 0, 1040)])
     for p in [*range(0, 1040, 61), 510, 511, 512, 513, 1023, 1024, 1039]:
         alone = run(kernels, threads, a, cache, queries, [(0, p, 1)])
         assert np.array_equal(alone[0].view(np.uint32), whole[p].view(np.uint32)), p
 
 
-def test_scores_far_apart_stay_finite(kernels, threads, element) -> None:
+def test_scores_far_apart_stay_finite(kernels, threads, kept) -> None:
     a = make(3, 1, 64)
     rng = np.random.default_rng(4)
-    cache, queries = Cache(element, rng, [600], 1, 64), [rng.standard_normal((600, 192)).astype(np.float32) * 300]
+    cache, queries = Cache(kept, rng, [600], 1, 64), [rng.standard_normal((600, 192)).astype(np.float32) * 300]
     rows = [(0, 0, 64), (0, 599, 1)]
     out, want = run(kernels, threads, a, cache, queries, rows), expected(a, cache, queries, rows)
     # scores of several thousand are exact to about 1e-4 in float32
     assert np.abs(out - want).max() < 5e-3
 
 
-def test_portable_code_computes_the_same(kernel_folder: Path, element: Element) -> None:
+def test_portable_code_computes_the_same(kernel_folder: Path, kept: Kept) -> None:
     kernels = CompiledKernels(kernel_folder, "portable")
     threads = Threads(1, kernels)
     a, rng = make(3, 1, 64), np.random.default_rng(5)
-    cache, queries = Cache(element, rng, [90], 1, 64), some_queries(rng, [90], a)
+    cache, queries = Cache(kept, rng, [90], 1, 64), some_queries(rng, [90], a)
     rows = [(0, 0, 40), (0, 89, 1)]
     out, want = run(kernels, threads, a, cache, queries, rows), expected(a, cache, queries, rows)
     threads.close()
     assert np.abs(out - want).max() < 1e-5 * np.abs(want).max()
-
-
-@pytest.mark.parametrize("tokens", [1, 37])
-def test_a_float_cache_keeps_keys_and_values_as_they_are(bench, tokens) -> None:
-    """Without rope and norms nothing is computed: every bit arrives, and only where it belongs."""
-    a, rng = make(2, 3, 24), np.random.default_rng(6)
-    g, d, blocks = a.kv_heads, a.head_dim, [4, 1, 3, 0]
-    qkv = rng.standard_normal((tokens, (a.heads + 2 * g) * d)).astype(np.float32)
-    memory = np.full((6, g, 2 * BLOCK * d), 77, np.float32)
-    keys, values = np.full((6 * BLOCK, g, d), 77, np.float32), np.full((6 * BLOCK, g, d), 77, np.float32)
-    inputs = step([(range(tokens), 7, blocks)])
-
-    def stored(recorder, x):
-        recorder.element = FLOAT
-        return recorder.rotate_store(x, a)
-
-    q = bench.run(stored, qkv, inputs=inputs, cache=memory)
-    slots = [blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(7, 7 + tokens)]
-    given_q, given_k, given_v = np.split(qkv, [a.heads * d, (a.heads + g) * d], axis=1)
-    keys[slots], values[slots] = given_k.reshape(tokens, g, d), given_v.reshape(tokens, g, d)
-    np.testing.assert_array_equal(q, given_q)
-    np.testing.assert_array_equal(
-        memory[:, :, : BLOCK * d].reshape(6, g, d, BLOCK), keys.reshape(6, BLOCK, g, d).transpose(0, 2, 3, 1)
-    )
-    np.testing.assert_array_equal(
-        memory[:, :, BLOCK * d :].reshape(6, g, BLOCK, d), values.reshape(6, BLOCK, g, d).transpose(0, 2, 1, 3)
-    )
 
 
 def test_only_a_model_all_in_float32_has_a_float_cache() -> None:
@@ -263,7 +258,7 @@ def test_only_a_model_all_in_float32_has_a_float_cache() -> None:
 
     whole = checkpoint("llama-biased")
     model = arch.build(whole)
-    assert model.formats == {"F32"} and element_of(model) is FLOAT
+    assert model.formats == {"F32"} and kept_for(model) is KEPT["fp32"]
     for odd in (
         "1.self_attn.k_proj.weight",
         "0.self_attn.o_proj.weight",
@@ -274,4 +269,4 @@ def test_only_a_model_all_in_float32_has_a_float_cache() -> None:
         mixed = Halved(whole.config, whole.tensors)
         mixed.odd = odd
         model = arch.build(mixed)
-        assert model.formats == {"F32", "F16"} and element_of(model) is HALF, odd
+        assert model.formats == {"F32", "F16"} and kept_for(model) is KEPT["fp16"], odd
