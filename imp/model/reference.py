@@ -46,6 +46,7 @@ class ReferenceBackend:
         """kv_dtype: a name of kv.FORMATS; auto: keys and values as they are."""
         self.dtype = dtype
         self.form = None if kv_dtype == "auto" else FORMATS[kv_dtype]
+        self.ropes: dict[int, Rope | None] = {}  # of each layer
         self.weights: dict[
             int, tuple[Weight, np.ndarray]
         ] = {}  # by id; the Weight is kept so that the id stays its own
@@ -62,7 +63,6 @@ class ReferenceBackend:
         self.keys: list[np.ndarray] = [np.zeros(shape, self.dtype) for shape in shapes]
         self.values: list[np.ndarray] = [np.zeros(shape, self.dtype) for shape in shapes]
         self.centres = {i: np.zeros((kv.kv_heads, kv.head_dim), np.float32) for i, kv in enumerate(model.kv_layers)}
-        self.ropes: dict[int, Rope | None] = {}
 
     def centre_keys(self, tokens: Sequence[int]) -> None:
         if self.form is None or not self.form.turns:
