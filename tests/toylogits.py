@@ -39,12 +39,16 @@ class ToyLogits:
 
     name = "toy"
 
-    def __init__(self, blocks: int, taste: Taste = lambda row, last: None) -> None:
-        self.kv, self.taste = np.full(blocks * BLOCK, -1, np.int64), taste
+    def __init__(
+        self, blocks: int, taste: Taste = lambda row, last: None, vocab: int = len(VOCAB), block: int = BLOCK
+    ) -> None:
+        self.kv, self.taste = np.full(blocks * block, -1, np.int64), taste
+        self.vocab, self.block = vocab, block
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        size = self.block
         for source, target in copies:
-            self.kv[target * BLOCK : (target + 1) * BLOCK] = self.kv[source * BLOCK : (source + 1) * BLOCK]
+            self.kv[target * size : (target + 1) * size] = self.kv[source * size : (source + 1) * size]
 
     def run(self, inputs: StepInputs) -> np.ndarray:
         self.kv[inputs.slots] = inputs.tokens
@@ -53,16 +57,16 @@ class ToyLogits:
             b = int(np.searchsorted(inputs.row_starts, at, side="right")) - 1
             table = inputs.table[inputs.table_starts[b] : inputs.table_starts[b + 1]]
             places = np.arange(int(inputs.positions[at]) + 1)
-            history = self.kv[table[places // BLOCK] * BLOCK + places % BLOCK]
+            history = self.kv[table[places // self.block] * self.block + places % self.block]
             assert (history >= 0).all(), "a position was read that was never computed"
             rows.append(self.scores(history))
-        return np.array(rows, np.float32).reshape(len(rows), len(VOCAB) + PADDING)
+        return np.array(rows, np.float32).reshape(len(rows), self.vocab + PADDING)
 
     def scores(self, history: np.ndarray) -> np.ndarray:
         rng = np.random.default_rng(int(np.dot(history + 1, np.arange(1, len(history) + 1) ** 2 % 977)))
-        row = rng.standard_normal(len(VOCAB) + PADDING) * 2
+        row = rng.standard_normal(self.vocab + PADDING) * 2
         self.taste(row, int(history[-1]))
-        row[len(VOCAB) :] = 50.0
+        row[self.vocab :] = 50.0
         return row
 
     def sample(self, logits: np.ndarray, plan: SamplingPlan) -> Drawn:

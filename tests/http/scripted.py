@@ -29,7 +29,7 @@ from imp.sched.blocks import BlockPool
 from imp.sched.scheduler import Scheduler
 from imp.sched.speculation import Speculation
 from imp.text.decode import TextDecoder
-from imp.types import Batch, Pool, Request, Row, RowResult, Sampling, TokenLogprob
+from imp.types import Batch, Pool, Request, Row, RowResult, Runner, Sampling, TokenLogprob
 
 EOS = 256
 
@@ -210,19 +210,25 @@ async def serving(
     queue_timeout_s: float = 0.0,
     constraints: ConstraintCompiler | None = None,
     speculation: Speculation | None = None,
+    model: Callable[[PieceTokenizer, int], Runner] | None = None,
+    defaults: Sampling | None = None,
     **options: Any,
 ) -> AsyncIterator[Harness]:
-    """A server on a free port of 127.0.0.1 whose model says `pieces`. options: fields of Services or ScriptedRunner."""
+    """A server on a free port of 127.0.0.1 whose model says `pieces`. options: fields of Services or ScriptedRunner.
+
+    model: runs in the place of that one, given the vocabulary and the number of blocks."""
     script, table = tokens_of(pieces)
     tokenizer = PieceTokenizer(table)
     runner_options = {k: options.pop(k) for k in ("step_s", "fail_at", "vector_of") if k in options}
-    runner = ScriptedRunner(script, tokenizer.vocab_size, **runner_options)
+    runner: Any = ScriptedRunner(script, tokenizer.vocab_size, **runner_options)
+    if model is not None:
+        runner = model(tokenizer, blocks)
     speculation = speculation or Speculation()
     facts = ModelFacts(
         no_guesses=speculation.off,
         tokenizer=tokenizer,
         template=ChatTemplate(template) if template else None,
-        defaults=Sampling(),
+        defaults=defaults or Sampling(),
         context=context,
         control_spellings=("<eos>",),
         dry_breakers=frozenset,
@@ -273,7 +279,8 @@ async def serving(
         async with httpx.AsyncClient(base_url=url, timeout=30) as client:
             yield Harness(client, services, engine, runner, server, url, scheduler)
     finally:
-        runner.held.set()
+        if isinstance(runner, ScriptedRunner):
+            runner.held.set()
         await server.close()
         await engine.stop()
         assert await services.settled(5)

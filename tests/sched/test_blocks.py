@@ -137,12 +137,11 @@ def test_what_is_offered_while_it_fills_is_one_block_when_it_is_full():
     pool.check([blocks, again])
 
 
-# G07-07
 @pytest.mark.parametrize(
     ("tokens", "salt"),
     [([1, 2, 3, 4], b"x"), ([1, 2, 3, 4], b"y"), ([1, 2, 4, 3], b""), ([0, 0, 3, 4], b""), ([3, 4], b"")],
 )
-def test_a_hash_depends_on_tokens_on_all_before_them_and_on_the_salt(tokens, salt):
+def test_g07_07_a_hash_depends_on_tokens_on_all_before_them_and_on_the_salt(tokens, salt):
     plain = chain([1, 2, 3, 4], 2, b"", [])
     assert chain(tokens, 2, salt, [])[-1] not in plain
 
@@ -160,8 +159,7 @@ def test_a_chain_is_the_same_whether_it_grew_or_was_made_at_once():
     assert grown == chain(tokens, 4, b"s", []) and len(grown) == 5
 
 
-# G07-07
-def test_a_hash_that_says_too_little_never_gives_away_the_wrong_block(monkeypatch):
+def test_g07_07_a_hash_that_says_too_little_never_gives_away_the_wrong_block(monkeypatch):
     """With hashes of a few values, everything collides; what is found is what was asked for nevertheless."""
 
     def weak(data=b"", *, digest_size=32, person=b""):

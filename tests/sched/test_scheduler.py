@@ -85,8 +85,7 @@ def test_shares_spend_exactly_what_can_be_spent(seed):
 # -- steps --------------------------------------------------------------------------------------
 
 
-# G07-01
-def test_a_long_prompt_never_takes_a_row_from_those_that_decode():
+def test_g07_01_a_long_prompt_never_takes_a_row_from_those_that_decode():
     stage = Stage(600, 4, max_tokens=16)
     victim = Request("victim", prompt(4), limits=Limits(100))
     attacker = Request("attacker", prompt(40 * 15, 1), limits=Limits(8))
@@ -102,8 +101,7 @@ def test_a_long_prompt_never_takes_a_row_from_those_that_decode():
     assert stage.transcript["victim"].essence == reference(victim).essence
 
 
-# G07-02
-def test_a_short_request_gets_its_first_token_beside_a_long_prefill():
+def test_g07_02_a_short_request_gets_its_first_token_beside_a_long_prefill():
     def steps_of_long(short: Request | None) -> int:
         stage = Stage(600, 4, max_tokens=32)
         stage.submit(Request("talker", prompt(4), limits=Limits(200)))
@@ -191,9 +189,8 @@ def test_an_unimportant_request_is_not_overtaken_for_ever():
 # -- prefix cache -------------------------------------------------------------------------------
 
 
-# G07-08
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 20, 23])
-def test_a_hit_says_the_same_as_a_miss_and_is_reported(length):
+def test_g07_08_a_hit_says_the_same_as_a_miss_and_is_reported(length):
     stage = Stage()
     for name in "abc":
         stage.submit(Request(name, prompt(length), limits=Limits(10)))
@@ -205,10 +202,9 @@ def test_a_hit_says_the_same_as_a_miss_and_is_reported(length):
     assert (stats.cache_queries, stats.cache_hits) == (3 * length, 2 * wanted)
 
 
-# G07-08
 @pytest.mark.parametrize("shared", range(6))
 @pytest.mark.parametrize("more", range(4))
-def test_as_much_is_shared_as_is_equal_behind_a_whole_block(shared, more):
+def test_g07_08_as_much_is_shared_as_is_equal_behind_a_whole_block(shared, more):
     stage = Stage()
     stage.submit(Request("a", prompt(23), limits=Limits(3)))
     stage.run()
@@ -239,8 +235,7 @@ def test_the_answer_is_cached_for_the_next_turn():
     assert stage.transcript["b"].started.cached == 20  # 9 + 12 tokens, the last of which was never computed
 
 
-# G07-07
-def test_salts_do_not_share():
+def test_g07_07_salts_do_not_share():
     stage = Stage()
     for name, salt in [("a", b""), ("b", b"x"), ("c", b"y"), ("d", b"x")]:
         stage.submit(Request(name, prompt(20), salt=salt, limits=Limits(4)))
@@ -291,8 +286,7 @@ def test_siblings_come_even_if_the_first_ends_at_once():
 # -- what never fits, and where it ends -----------------------------------------------------------
 
 
-# G07-11
-def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers():
+def test_g07_11_a_prompt_that_fills_the_context_is_refused_with_both_numbers():
     stage = Stage(blocks=200, context=512)
     stage.submit(Request("a", prompt(600)), Request("b", prompt(512)))
     assert [stage.transcript.failed[n].code for n in "ab"] == ["context_length_exceeded"] * 2
@@ -300,9 +294,8 @@ def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers():
     assert stage.step() is None and stage.sched.snapshot().refused == 2
 
 
-# G07-11, G07-12
 @pytest.mark.parametrize(("length", "max_tokens"), [(500, 100), (500, 1_000_000_000), (511, 5)])
-def test_generation_runs_to_the_end_of_the_context(length, max_tokens):
+def test_g07_11_g07_12_generation_runs_to_the_end_of_the_context(length, max_tokens):
     stage = Stage(blocks=200, context=512)
     stage.submit(Request("a", prompt(length), limits=Limits(max_tokens)))
     end = stage.run()["a"].finished
@@ -325,9 +318,8 @@ def test_a_sequence_that_fills_the_whole_pool_ends_with_length():
     assert free(stage)
 
 
-# G07-12
 @pytest.mark.parametrize("max_tokens", [0, 1])
-def test_zero_and_one_token_are_taken_literally(max_tokens):
+def test_g07_12_zero_and_one_token_are_taken_literally(max_tokens):
     stage = Stage(max_tokens=8)
     request = Request("a", prompt(20), limits=Limits(max_tokens), n=2)
     stage.submit(request)
@@ -351,8 +343,7 @@ def test_an_id_in_use_is_refused_and_may_come_again_later():
 # -- memory ---------------------------------------------------------------------------------------
 
 
-# G07-04
-def test_preemption_is_invisible_in_the_output():
+def test_g07_04_preemption_is_invisible_in_the_output():
     size, length = 4, 60
     stage = unsuspecting(Stage(3 * (20 + length) // size, size, max_rows=12, runner=ToyRunner(60, size)))
     constraint = AllowList((frozenset(LANGUAGE[:9]), frozenset(LANGUAGE[5:])), 50)
@@ -405,10 +396,9 @@ def test_nobody_is_preempted_for_a_guess():
 # -- leaving early ----------------------------------------------------------------------------------
 
 
-# G01-06
 @pytest.mark.parametrize(("steps", "where"), [(0, "queue"), (2, "prefill"), (6, "decode")])
 @pytest.mark.parametrize("n", [1, 2])
-def test_abort_frees_everything_wherever_the_request_is(steps, where, n):
+def test_g01_06_abort_frees_everything_wherever_the_request_is(steps, where, n):
     stage = Stage(max_tokens=16, max_rows=4)
     stage.submit(Request("a", prompt(60), n=n, limits=Limits(10_000)))
     for _ in range(steps):
@@ -427,9 +417,8 @@ def test_abort_frees_everything_wherever_the_request_is(steps, where, n):
     assert stage.transcript["next"].tokens
 
 
-# G07-05
 @pytest.mark.parametrize("cached", [True, False])
-def test_every_way_of_ending_gives_all_blocks_back(cached):
+def test_g07_05_every_way_of_ending_gives_all_blocks_back(cached):
     rng = random.Random(5)
     stage = unsuspecting(Stage(blocks=40, size=4, max_rows=6, max_tokens=24))
     stage.runner.fails = lambda batch: rng.random() < 0.01
@@ -593,9 +582,8 @@ def ids(*pieces: str) -> list[int]:
     return [IDS[piece] for piece in pieces]
 
 
-# G01-04
 @pytest.mark.parametrize("draft", [0, 1, 4, 9])
-def test_a_stop_string_that_spans_tokens_never_leaks_its_beginning(draft):
+def test_g01_04_a_stop_string_that_spans_tokens_never_leaks_its_beginning(draft):
     tokens = ids("one", " two", " ST", "OP", "ME", " three")
     stage, deltas = scripted(tokens, Limits(50, stop_ids=STOP, stop_strings=("STOPME",)), draft, logprobs=0)
     out = stage.transcript["a"]
@@ -606,9 +594,8 @@ def test_a_stop_string_that_spans_tokens_never_leaks_its_beginning(draft):
     assert out.finished.usage.generated == 5
 
 
-# G01-04
 @pytest.mark.parametrize("draft", [0, 3])
-def test_what_only_began_like_a_stop_string_is_released_in_order(draft):
+def test_g01_04_what_only_began_like_a_stop_string_is_released_in_order(draft):
     tokens = ids("one", " ST", "ART", " two")
     stage, deltas = scripted(tokens, Limits(50, stop_ids=STOP, stop_strings=("STOPME",)), draft)
     assert stage.transcript["a"].text == "one START two" == "".join(delta.text for delta in deltas)
@@ -616,8 +603,7 @@ def test_what_only_began_like_a_stop_string_is_released_in_order(draft):
     assert (stage.transcript["a"].finished.stop, stage.transcript["a"].finished.reason) == (None, Reason.STOP)
 
 
-# G01-04
-def test_a_stop_string_is_cut_at_the_character_and_not_at_the_token():
+def test_g01_04_a_stop_string_is_cut_at_the_character_and_not_at_the_token():
     stage, _ = scripted(ids("one", " two", " three"), Limits(50, stop_strings=("wo th",)))
     assert stage.transcript["a"].text == "one t"
 
