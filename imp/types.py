@@ -259,6 +259,7 @@ class Finished:
     usage: Usage
     marks: Marks = Marks()
     vector: tuple[float, ...] | None = None  # what Request.pool wants; hidden states are not normalised
+    thinks: bool = False  # the output ends inside the reasoning
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +292,10 @@ class Decoder(Protocol):
     @property
     def reasoning_tokens(self) -> int:
         """Tokens pushed before the answer began."""
+
+    @property
+    def thinks(self) -> bool:
+        """The text ends inside the reasoning."""
 
     def push(self, token: int) -> str: ...
     def flush(self) -> str: ...

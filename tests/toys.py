@@ -68,6 +68,7 @@ class ToyDecoder:
         self.shown = 0
         self.stopped: str | None = None
         self.reasoning_tokens = 0
+        self.thinks = False
 
     @property
     def seen(self) -> int:

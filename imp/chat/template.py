@@ -20,12 +20,8 @@ from imp.chat import costs, sandbox
 MAX_SOURCE = 262_144  # characters; the longest template of a known model has some 17 thousand
 MAX_MESSAGE = 2000  # characters of a TemplateError
 MAX_DATE_FORMAT = 256
-REASONING_NAMES = (
-    "reasoning_content",
-    "thinking",
-    "reasoning",
-    "thought",
-)  # one thing, as families of templates call it
+# one thing, as families of templates call it
+REASONING_NAMES = ("reasoning_content", "thinking", "reasoning", "thought")
 
 # Private-use characters no conversation means anything by; the space shows whether the template trims.
 CONTINUE_MARK = "\ue0c0continue\ue0c1 "

@@ -474,7 +474,8 @@ class Scheduler:
         else:
             del self._live[request.id]
         marks = Marks(request.arrived, seq.scheduled_at, seq.first_token_at, seq.last_token_at, seq.masking_s)
-        return Finished(request.id, seq.index, end.reason, end.stop, used(seq), marks, vector)
+        thinks = seq.decoder is not None and seq.decoder.thinks
+        return Finished(request.id, seq.index, end.reason, end.stop, used(seq), marks, vector, thinks)
 
     def _fail(self, request_id: str, code: str, message: str) -> Failed:
         gone = self._sequences_of(request_id)

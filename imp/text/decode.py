@@ -84,6 +84,11 @@ class TextDecoder:
         """Tokens pushed before the answer began, the one that ends the closing marker included."""
         return 0 if self._outline is None else self._outline.tokens
 
+    @property
+    def thinks(self) -> bool:
+        """The text ends inside the reasoning."""
+        return self._outline is not None and self._outline.thinks
+
     def push(self, token: int) -> str:
         """The text that has become safe with `token`. An id beyond the vocabulary (padding logits) adds no text."""
         if self._outline is not None:

@@ -49,6 +49,11 @@ class Outline:
         """What comes next may be something else than the answer."""
         return self._state is not State.ANSWER or self._headers is not None
 
+    @property
+    def thinks(self) -> bool:
+        """The text ends inside the reasoning."""
+        return self._state is State.REASONING
+
     def token(self) -> None:
         """One more token, before its text is pushed."""
         self._counted = self._state is State.REASONING

@@ -20,7 +20,7 @@ HI: list[Any] = [{"role": "user", "content": "hi"}]
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 TEMPLATES = Path(__file__).resolve().parents[3] / "shared/data/templates"
 OURS = ("think_budget", "thinking_token_budget", "include_reasoning")  # the SDK does not know them
-EXHAUSTED = "reasoning_budget_exhausted"
+EXHAUSTED, UNCLOSED = "reasoning_budget_exhausted", "reasoning_not_closed"
 TOOLS: Any = [
     {
         "type": "function",
@@ -130,8 +130,8 @@ def test_an_output_may_end_inside_reasoning_unless_something_must_follow():
     async def main():
         async with speaking("hm", voice=THINKING, template=OPENS) as server:
             for free in ({}, {"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "none"}):
-                reasoning, content, reason, _ = await both(server, **free)
-                assert (reasoning, content or "", reason) == ("hm", "", "stop"), free
+                reasoning, content, reason, detail = await both(server, **free)
+                assert (reasoning, content or "", reason, detail) == ("hm", "", "stop", UNCLOSED), free
             for asked in ({"response_format": form}, {"tools": TOOLS, "tool_choice": "required"}):
                 body = (await server.post(CHAT, messages=HI, max_tokens=200, thinking_token_budget=40, **asked)).json()
                 [choice] = body["choices"]
@@ -204,6 +204,31 @@ def test_g03_08_every_dialect_tells_that_the_budget_ended_it():
                 assert "imp_finish_detail" not in (await server.post(path, **body)).json()
 
     run(main)
+
+
+def test_every_dialect_tells_that_the_model_ended_its_turn_inside_reasoning(caplog):
+    async def main():
+        thinks = {"thinking": {"type": "enabled", "budget_tokens": 30}, "max_tokens": 60}
+        for marks in ({"template": OPENS}, {}):  # the prompt opens the block, or the model
+            async with speaking("hm" if marks else "<think>hm", voice=THINKING, **marks) as server:
+                assert await both(server, n=1) == ("hm", "", "stop", UNCLOSED)
+                whole = (await server.post(MESSAGES, messages=HI, **thinks)).json()
+                assert (whole["imp_finish_detail"], whole["stop_reason"]) == (UNCLOSED, "end_turn")
+                assert [block["type"] for block in whole["content"]] == ["thinking"]
+                events = (await server.post(MESSAGES, messages=HI, **thinks, stream=True)).text.split("\n\n")
+                [delta] = [json.loads(each.partition("data: ")[2])["delta"] for each in events if "message_delta" in each]
+                assert (delta["imp_finish_detail"], delta["stop_reason"]) == (UNCLOSED, "end_turn")
+                response = (await server.post("/v1/responses", input="hi")).json()
+                assert (response["imp_finish_detail"], response["status"]) == (UNCLOSED, "completed")
+                stream = (await server.post("/v1/responses", input="hi", stream=True)).text
+                assert f'"imp_finish_detail":"{UNCLOSED}"' in stream.rpartition("event: response.completed")[2]
+        for reply in ("hm</think>", "</think>", "hm</think>4"):
+            async with speaking(reply, voice=THINKING, template=OPENS) as server:
+                assert (await both(server))[3] is None, reply
+
+    with caplog.at_level(logging.INFO, "imp.http.dialects.shared"):
+        run(main)
+    assert caplog.text.count("the answer never began") == 12
 
 
 def test_the_default_leaves_room_for_an_answer():

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 ABORTED = "request_aborted"  # code of what a client sees whose request was cancelled by its id
 RETRY_AFTER_S = "2"
 EXHAUSTED = "reasoning_budget_exhausted"
+UNCLOSED = "reasoning_not_closed"  # the model ended its turn inside the reasoning
 FLOOR = -9999.0  # a log-probability JSON can carry where it is minus infinity
 
 
@@ -114,9 +115,19 @@ class Choice:
         """Why the answer is shorter than it might be, or did not begin."""
         if self.finished is None or self.think_budget is None:
             return None
+        if self.finished.thinks:
+            return EXHAUSTED if self.finished.reason is Reason.LENGTH else UNCLOSED
         usage = self.finished.usage
         exhausted = usage.reasoning >= self.think_budget or usage.reasoning == usage.generated
         return EXHAUSTED if usage.reasoning and exhausted else None
+
+    @property
+    def all_reasoning(self) -> bool:
+        """No token was the answer's; one that ends the turn belongs to neither."""
+        if self.finished is None:
+            return False
+        usage = self.finished.usage
+        return usage.reasoning + (self.finished.reason is Reason.STOP) >= usage.generated
 
     @property
     def detail(self) -> dict[str, str]:
@@ -195,10 +206,10 @@ class Conversation:
             raise failure(event)
         choice = self.choices[self.first[event.request] + event.index]
         choice.take(event)
-        if isinstance(event, Finished) and choice.finish_detail and event.usage.reasoning == event.usage.generated:
-            log.info("%s: the answer never began: all %d tokens were reasoning", event.request, event.usage.generated)
         if isinstance(event, Finished) and event.reason is Reason.ABORT:
             raise ApiError(499, ABORTED, "The request was cancelled by its id.")
+        if isinstance(event, Finished) and choice.finish_detail and choice.all_reasoning:
+            log.info("%s: the answer never began: all %d tokens were reasoning", event.request, event.usage.generated)
         return choice
 
     def leaders(self) -> list[Choice]:
