@@ -55,7 +55,15 @@ _LOGPROB_LISTS = or_null(
         text_offset=array(COUNT),
     )
 )
-_TOOL_CALL = an_object(id=STRING, type=constant("function"), function=an_object(name=STRING, arguments=STRING))
+_TOOL_CALL = an_object(
+    "invalid_arguments",
+    id=STRING,
+    type=constant("function"),
+    function=an_object(name=STRING, arguments=STRING),
+    invalid_arguments=STRING,
+)
+_DETAIL = {"imp_finish_detail": one_of("reasoning_budget_exhausted", "reasoning_not_closed")}
+_VALIDATION = {"tool_call_validation_error": STRING}
 _TOKEN_USAGE = an_object(prompt_tokens=COUNT, total_tokens=COUNT)
 _HEAD = {"id": STRING, "created": COUNT, "model": STRING}
 
@@ -100,19 +108,23 @@ GENERATION: dict[str, Schema] = {
         system_fingerprint=or_null(STRING),
         choices=array(
             an_object(
+                *_DETAIL,
                 index=COUNT,
                 message=an_object(
                     "reasoning_content",
                     "tool_calls",
+                    *_VALIDATION,
                     role=constant("assistant"),
                     content=or_null(STRING),
                     refusal={"type": "null"},
                     reasoning_content=STRING,
                     tool_calls=array(_TOOL_CALL, minItems=1),
+                    **_VALIDATION,
                 ),
                 logprobs=_CHAT_LOGPROBS,
                 finish_reason=one_of("stop", "length", "tool_calls"),
                 stop_reason=_STOP,
+                **_DETAIL,
             ),
             minItems=1,
         ),
@@ -125,12 +137,13 @@ GENERATION: dict[str, Schema] = {
         system_fingerprint=or_null(STRING),
         choices=array(
             an_object(
-                "stop_reason",
+                *("stop_reason", *_DETAIL),
                 index=COUNT,
-                delta=ANY_OBJECT,
+                delta=an_object(*_VALIDATION, **_VALIDATION),
                 logprobs=_CHAT_LOGPROBS,
                 finish_reason=one_of("stop", "length", "tool_calls", None),
                 stop_reason=_STOP,
+                **_DETAIL,
             )
         ),
         usage=or_null(ref("Usage")),
@@ -153,11 +166,12 @@ GENERATION: dict[str, Schema] = {
         usage=or_null(ref("Usage")),
     ),
     "Message": an_object(
+        *(*_DETAIL, *_VALIDATION),
         id=STRING,
         type=constant("message"),
         role=constant("assistant"),
         model=STRING,
-        content=array(an_object("text", type=STRING, text=STRING)),
+        content=array(an_object("text", "invalid_arguments", type=STRING, text=STRING, invalid_arguments=STRING)),
         stop_reason=one_of("end_turn", "max_tokens", "stop_sequence", "tool_use", None),
         stop_sequence=or_null(STRING),
         usage=an_object(
@@ -168,6 +182,8 @@ GENERATION: dict[str, Schema] = {
             cache_read_input_tokens=COUNT,
             **SPECULATION,
         ),
+        **_DETAIL,
+        **_VALIDATION,
     ),
     "Infill": an_object(
         *("id", "model", "stop_type", "stopping_word", "truncated", "tokens_cached"),
@@ -187,15 +203,18 @@ GENERATION: dict[str, Schema] = {
     "Slots": array(an_object(id=COUNT, n_ctx=COUNT, is_processing=BOOLEAN)),
     "InputTokens": an_object(input_tokens=COUNT),
     "Response": an_object(
+        *(*_DETAIL, *_VALIDATION),
         id=STRING,
         object=constant("response"),
         created_at=COUNT,
         status=one_of("queued", "in_progress", "completed", "incomplete", "failed", "cancelled"),
         model=STRING,
-        output=array(ANY_OBJECT),
+        output=array(an_object("invalid_arguments", type=STRING, invalid_arguments=STRING)),
         error=or_null(ANY_OBJECT),
         incomplete_details=or_null(ANY_OBJECT),
         usage=or_null(an_object(input_tokens=COUNT, output_tokens=COUNT, total_tokens=COUNT)),
+        **_DETAIL,
+        **_VALIDATION,
     ),
     "ResponseInputTokens": an_object(object=constant("response.input_tokens"), input_tokens=COUNT),
     "Deleted": an_object(id=STRING, object=constant("response"), deleted=constant(True)),

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import jsonschema
 import openai
 import pytest
 
+from imp.http.answers import COMPONENTS
 from imp.http.seal import Seal
 from tests.http.spoken import OPENS, THINKING, Spoken, speaking
 from tests.http.test_thinking_matrix import told
@@ -215,10 +217,14 @@ def test_every_dialect_tells_that_the_model_ended_its_turn_inside_reasoning(capl
                 whole = (await server.post(MESSAGES, messages=HI, **thinks)).json()
                 assert (whole["imp_finish_detail"], whole["stop_reason"]) == (UNCLOSED, "end_turn")
                 assert [block["type"] for block in whole["content"]] == ["thinking"]
+                jsonschema.validate(whole, COMPONENTS["Message"])
                 events = (await server.post(MESSAGES, messages=HI, **thinks, stream=True)).text.split("\n\n")
-                [delta] = [json.loads(each.partition("data: ")[2])["delta"] for each in events if "message_delta" in each]
+                [delta] = [
+                    json.loads(each.partition("data: ")[2])["delta"] for each in events if "message_delta" in each
+                ]
                 assert (delta["imp_finish_detail"], delta["stop_reason"]) == (UNCLOSED, "end_turn")
                 response = (await server.post("/v1/responses", input="hi")).json()
+                jsonschema.validate(response, COMPONENTS["Response"])
                 assert (response["imp_finish_detail"], response["status"]) == (UNCLOSED, "completed")
                 stream = (await server.post("/v1/responses", input="hi", stream=True)).text
                 assert f'"imp_finish_detail":"{UNCLOSED}"' in stream.rpartition("event: response.completed")[2]
@@ -229,6 +235,10 @@ def test_every_dialect_tells_that_the_model_ended_its_turn_inside_reasoning(capl
     with caplog.at_level(logging.INFO, "imp.http.dialects.shared"):
         run(main)
     assert caplog.text.count("the answer never began") == 12
+    choices = [COMPONENTS[name]["properties"]["choices"]["items"] for name in ("ChatCompletion", "ChatCompletionChunk")]
+    for shape in (*choices, COMPONENTS["Message"], COMPONENTS["Response"]):
+        assert {EXHAUSTED, UNCLOSED} == set(shape["properties"]["imp_finish_detail"]["enum"])
+        assert "imp_finish_detail" not in shape["required"]
 
 
 def test_the_default_leaves_room_for_an_answer():

@@ -162,8 +162,58 @@ def test_arguments_that_break_the_schema_are_told():
             assert "state" in first["invalid_arguments"] and "maybe" in first["invalid_arguments"]
             assert "invalid_arguments" not in second and "g" in third["invalid_arguments"]
             assert message["tool_call_validation_error"] == "f: " + first["invalid_arguments"]
+            told = {"tool_call_validation_error": message["tool_call_validation_error"]}
+            stream = (await server.post("/v1/chat/completions", **asked, stream=True)).text
+            assert json.loads(stream.split("data: ")[-2])["choices"][0]["delta"] == told
             _, _, calls, _ = await both(server, tools=[tool("f", STRICT)])
             assert len(calls) == 3
+
+    run(main)
+
+
+def test_arguments_that_break_the_schema_are_told_in_every_dialect():
+    """Whole and streamed; and what a client sends back with these fields in it is understood."""
+    bad = '{"state": "maybe", "count": 1, "steps": []}'
+    said = hermes("f", bad) + hermes("f", VALID)
+
+    def data(stream: str, kind: str) -> list[Any]:
+        events = (json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {"))
+        return [event for event in events if event["type"] == kind]
+
+    async def main():
+        async with speaking(said) as server:
+            asked: Any = {"messages": HI, "max_tokens": 400, "tools": [{"name": "f", "input_schema": STRICT}]}
+            whole = (await server.post("/v1/messages", **asked)).json()
+            first, second = whole["content"]
+            assert "maybe" in first["invalid_arguments"] and "invalid_arguments" not in second
+            assert whole["tool_call_validation_error"] == "f: " + first["invalid_arguments"]
+            stream = (await server.post("/v1/messages", **asked, stream=True)).text
+            [delta] = data(stream, "message_delta")
+            assert delta["delta"]["tool_call_validation_error"] == whole["tool_call_validation_error"]
+            given = [{"type": "tool_result", "tool_use_id": each["id"], "content": "1"} for each in (first, second)]
+            turns = [*HI, {"role": "assistant", "content": whole["content"]}, {"role": "user", "content": given}]
+            assert (await server.post("/v1/messages", **asked | {"messages": turns})).status_code == 200
+
+            asked = {"input": "hi", "tools": [{"type": "function", "name": "f", "parameters": STRICT, "strict": False}]}
+            whole = (await server.post("/v1/responses", **asked)).json()
+            first, second = whole["output"]
+            assert "maybe" in first["invalid_arguments"] and "invalid_arguments" not in second
+            assert whole["tool_call_validation_error"] == "f: " + first["invalid_arguments"]
+            stream = (await server.post("/v1/responses", **asked, stream=True)).text
+            items = [event["item"] for event in data(stream, "response.output_item.done")]
+            assert [item.get("invalid_arguments") for item in items] == [first["invalid_arguments"], None]
+            [done] = data(stream, "response.completed")
+            assert done["response"]["tool_call_validation_error"] == whole["tool_call_validation_error"]
+            results = [
+                {"type": "function_call_output", "call_id": c["call_id"], "output": "1"} for c in (first, second)
+            ]
+            again = [{"role": "user", "content": "hi"}, *whole["output"], *results]
+            assert (await server.post("/v1/responses", **asked | {"input": again})).status_code == 200
+        async with speaking(hermes("f", VALID)) as server:
+            for path, body in (("/v1/messages", {"messages": HI}), ("/v1/responses", {"input": "hi"})):
+                shape = {"name": "f", "input_schema": STRICT} if "messages" in body else asked["tools"][0]
+                answer = (await server.post(path, **body, tools=[shape])).text
+                assert '"f"' in answer and "invalid" not in answer and "validation" not in answer
 
     run(main)
 

@@ -360,7 +360,8 @@ class Writer:
 
     def end(self) -> bytes:
         """After the last event: the reason and the whole usage. Nothing said is an empty text."""
-        delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()} | self._choice.detail
+        delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()}
+        delta |= self._choice.detail | self._choice.validation
         usage = self._usage()
         empty: list[PartEvent] = [Opened(0, Channel.TEXT), Closed(0)]
         frames = b"" if self._choice.parts else b"".join(map(self._part_frame, empty))
@@ -414,9 +415,11 @@ class Writer:
             return {"type": "thinking", "thinking": "" if self.omits else part.text, "signature": self.sign(part.text)}
         if part.channel is Channel.TEXT or part.unfinished:
             return {"type": "text", "text": part.text if part.channel is Channel.TEXT else part.unfinished}
-        return {"type": "tool_use", "id": part.id, "name": part.name, "input": json.loads(part.text)}
+        call = {"type": "tool_use", "id": part.id, "name": part.name, "input": json.loads(part.text)}
+        return call | self._choice.invalid(part)
 
     def _message(self, content: list[dict[str, Any]], usage: dict[str, int]) -> dict[str, Any]:
+        more = self._choice.detail | self._choice.validation | self.conversation.timings()
         return {
             "id": self.header.id,
             "type": "message",
@@ -426,7 +429,7 @@ class Writer:
             "stop_reason": self._stop_reason(),
             "stop_sequence": self._stop_sequence(),
             "usage": usage,
-        } | self._choice.detail | self.conversation.timings()
+        } | more
 
     def _stop_reason(self) -> str | None:
         finished = self.conversation.choices[0].finished

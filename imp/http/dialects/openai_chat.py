@@ -278,7 +278,7 @@ class Writer:
             self.unsent.setdefault(choice.index, []).extend(event.logprobs)
         frames = b"".join([self._send(choice, delta) for delta in self._deltas(choice)])
         if isinstance(event, Finished):
-            frames += self._send(choice, _validation(choice), self._finish_reason(choice))
+            frames += self._send(choice, choice.validation, self._finish_reason(choice))
         return frames
 
     def _deltas(self, choice: Choice) -> Iterator[dict[str, Any]]:
@@ -373,14 +373,6 @@ class Writer:
         return {"content": [logprob_json(entry, self.pieces) for entry in entries], "refusal": None}
 
 
-def _validation(choice: Choice) -> dict[str, str]:
-    return {"tool_call_validation_error": choice.calls_problem} if choice.calls_problem else {}
-
-
-def _invalid(problem: str | None) -> dict[str, str]:
-    return {"invalid_arguments": problem} if problem else {}
-
-
 def _call_delta(choice: Choice, event: parts.Opened | parts.Grown) -> dict[str, Any]:
     """Id, type and name once, then fragments of the arguments. Calls are numbered among themselves."""
     index = sum(part.channel is Channel.TOOL for part in choice.parts[: event.index])
@@ -401,12 +393,12 @@ def _message_json(choice: Choice, legacy: bool = False) -> dict[str, Any]:
         message["reasoning_content"] = choice.reasoning
     if choice.calls:
         message["content"] = choice.text or None
-        message |= _validation(choice)
+        message |= choice.validation
         functions = [{"name": call.name, "arguments": call.text} for call in choice.calls]
         if legacy:
             return message | {"function_call": functions[0]}
         message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": function} | _invalid(choice.problem(call))
+            {"id": call.id, "type": "function", "function": function} | choice.invalid(call)
             for call, function in zip(choice.calls, functions, strict=True)
         ]
     return message

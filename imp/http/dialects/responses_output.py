@@ -41,6 +41,11 @@ class Output:
         assert self._open is not None and isinstance(event, Grown)
         return self._open.grow(event.text, logprobs)
 
+    def note(self, told: dict[str, str]) -> None:
+        """Say more beside what is open."""
+        assert self._open is not None
+        self._open.item |= told
+
     def finish(self, status: str, logprobs: Logprobs = ()) -> list[StreamEvent]:
         """Close what is open.  status: of the item.  logprobs: of tokens without a text of their own."""
         if self._open is None:

@@ -98,7 +98,10 @@ class Writer:
         logprobs: list[TokenLogprob] = []
         if is_text:
             logprobs, self._unsent = self._unsent, logprobs
-        return self._output.take(event, self._logprobs(logprobs))
+        events = self._output.take(event, self._logprobs(logprobs))
+        if isinstance(event, parts.Closed) and self._choice.parts[event.index].channel is parts.Channel.TOOL:
+            self._output.note(self._choice.invalid(self._choice.parts[event.index]))
+        return events
 
     def _finish(self) -> list[StreamEvent]:
         """The answer is over. Nothing said is an empty message."""
@@ -137,7 +140,8 @@ class Writer:
                 self._take(event)
             self._finish()
         usage = usage_json(self.conversation.usage())
-        self._final = self._response(self._output.items, usage) | self._choice.detail | self.conversation.timings()
+        more = self._choice.detail | self._choice.validation | self.conversation.timings()
+        self._final = self._response(self._output.items, usage) | more
         return self._final
 
     def _response(self, output: list[dict[str, Any]], usage: dict[str, Any] | None) -> dict[str, Any]:

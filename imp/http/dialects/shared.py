@@ -103,6 +103,16 @@ class Choice:
         return next((f"{call.name}: {wrong}" for call, wrong in problems if wrong), None)
 
     @property
+    def validation(self) -> dict[str, str]:
+        """Says that a call breaks its tool's schema, where one does."""
+        return {"tool_call_validation_error": self.calls_problem} if self.calls_problem else {}
+
+    def invalid(self, call: Part) -> dict[str, str]:
+        """Beside a call: what breaks the tool's schema in its arguments, where something does."""
+        wrong = None if call.unfinished else self.problem(call)
+        return {"invalid_arguments": wrong} if wrong else {}
+
+    @property
     def finish_reason(self) -> str | None:
         if self.finished is None or self.finished.vector is not None:
             return None
