@@ -80,7 +80,10 @@ SAMPLES: dict[str, Any] = {
     "output_config.format": {"type": "json_schema", "schema": {}},
 }
 # What an object needs beside the field of it that is tried, where that is not its sample.
-AROUND: dict[str, dict[str, Any]] = {"tool_choice": {"type": "auto", "name": "x"}}
+AROUND: dict[str, dict[str, Any]] = {
+    "tool_choice": {"type": "auto", "name": "x"},
+    "prediction": {"type": "content", "content": "x"},
+}
 # One of each of these pairs is needed, so null is not the same as absent; `tools: []` asks for nothing.
 PAIRED = {"documents", "texts", "text_1", "text_2", "queries"}
 ALONE = {f"structured_outputs.{kind}" for kind in ("json", "json_object", "regex", "choice", "grammar")}
