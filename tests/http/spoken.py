@@ -25,6 +25,7 @@ from imp.http.routes.table import routes
 from imp.http.server import Server
 from imp.http.services import Services, State
 from imp.obs.metrics import Metrics
+from imp.sched.speculation import Speculation
 from imp.script import file, load
 from imp.script.runner import ScriptRunner
 
@@ -64,11 +65,13 @@ async def speaking(
     voice: Voice | None = HERMES,
     template: str = TEMPLATE,
     options: Sequence[str] = (),
+    guesses: Speculation | None = None,
     **script: Any,
 ) -> AsyncIterator[Spoken]:
     """A server on a free port of 127.0.0.1. replies: each in pieces, or a text, which is a piece a character.
 
-    voice: None: what is found of the template.  options: of the command line."""
+    voice: None: what is found of the template.  options: of the command line.  guesses: what is guessed of outputs;
+    None: as of any script's."""
     told = {"replies": [{"pieces": list(reply)} for reply in replies]}
     made = replace(file.parse(told | script, Path()), template=template)
     bundle = load.build(made, settings.load(options))
@@ -76,6 +79,9 @@ async def speaking(
         known = {bundle.tokenizer.token_text(token): token for token in bundle.tokenizer.special_ids}
         visible = frozenset(known[marker] for marker in voice.markers() if marker in known)
         bundle = replace(bundle, facts=replace(bundle.facts, voice=voice, visible_ids=visible))
+    if guesses is not None:
+        bundle.scheduler.speculation = guesses
+        bundle = replace(bundle, facts=replace(bundle.facts, no_guesses=""))
     async with served(bundle) as spoken:
         yield spoken
 

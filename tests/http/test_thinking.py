@@ -15,6 +15,8 @@ import pytest
 
 from imp.http.answers import COMPONENTS
 from imp.http.seal import Seal
+from imp.sched.speculation import Speculation
+from imp.speculate.lookup import SuffixLookup
 from tests.http.spoken import OPENS, THINKING, Spoken, speaking
 from tests.http.test_thinking_matrix import told
 
@@ -272,6 +274,39 @@ def test_g03_09_a_form_of_the_answer_begins_behind_the_block():
             assert detail == EXHAUSTED and reason == "stop" and set(json.loads(content or "")) == {"answer"}
 
     run(main)
+
+
+@pytest.mark.parametrize("given", ['{"answer":"42"}', "no form at all"])
+def test_g03_09_a_form_holds_where_marker_and_answer_come_in_one_speculative_step(given, kernel_folder):
+    schema = {"type": "object", "properties": {"answer": {"const": "42"}}, "required": ["answer"]}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema | {"additionalProperties": False}}}
+    said = "some prose</think>" + given
+    steps: list[str] = []
+
+    async def main():
+        guesses = Speculation(SuffixLookup(kernel_folder, 3, 0), most=15)
+        async with speaking(said, voice=THINKING, template=OPENS, guesses=guesses) as server:
+            compute, tokenizer = server.bundle.runner.step, server.bundle.tokenizer
+
+            def step(batch):
+                results = compute(batch)
+                steps.extend(tokenizer.decode(result.tokens) for result in results)
+                return results
+
+            server.bundle.runner.step = step
+            asked = {"messages": HI, "max_tokens": 60, "response_format": form}
+            alone = told(await server.post(CHAT, **asked, speculative=False), False)
+            assert (alone.reasoning, json.loads(alone.content), alone.finish) == ("some prose", {"answer": "42"}, "stop")
+            steps.clear()
+            asked["prediction"] = {"type": "content", "content": said}
+            assert told(await server.post(CHAT, **asked), False) == alone
+            asked["stream_options"] = {"include_usage": True}
+            assert told(await server.post(CHAT, **asked, stream=True), True) == alone
+
+    run(main)
+    # guesses that are right come with the marker; of wrong ones, what is drawn instead of the first
+    behind = [text.partition(">")[2] for text in steps if ">" in text]
+    assert len(behind) == 2 and all(text.startswith("{") for text in behind), steps
 
 
 SPELLINGS = ("reasoning_content", "reasoning")
