@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from imp.chat.arguments import problem
-from tests.http.spoken import THINKING, Spoken, speaking
+from tests.http.spoken import OPENS, TEMPLATE, THINKING, Spoken, speaking
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 ANY: dict[str, Any] = {"type": "object"}
@@ -151,6 +151,25 @@ def test_g03_06_reasoning_and_calls_come_both():
     run(main)
 
 
+@pytest.mark.parametrize("template", [TEMPLATE, OPENS], ids=["the model opens it", "the prompt opens it"])
+def test_g03_06_reasoning_comes_behind_a_tools_result_too(template):
+    """Turn 1 thinks and calls, turn 2 answers what the tool gave: each streamed and whole, field by field."""
+    opened = "" if template == OPENS else "<think>"
+    first, second = opened + "p</think>" + hermes("f", '{"city": "Oslo"}'), opened + "ok</think>It is 3 C."
+    more: Any = {"tools": [tool("f", ANY)], "max_tokens": 200}
+
+    async def main():
+        async with speaking(first, first, second, second, voice=THINKING, template=template) as server:
+            assert await both(server, **more) == ("p", None, [("f", '{"city": "Oslo"}')], "tool_calls")
+            call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"city": "Oslo"}'}}
+            turn = {"role": "assistant", "content": None, "reasoning_content": "p", "tool_calls": [call]}
+            turns = [*HI, turn, {"role": "tool", "tool_call_id": "c", "content": "3"}]
+            assert await both(server, messages=turns, **more) == ("ok", "It is 3 C.", [], "stop")
+            assert "(p)!f city=Oslo<|tool|>3<|assistant|>" in server.prompts()[-1]
+
+    run(main)
+
+
 def test_arguments_that_break_the_schema_are_told():
     wrong = hermes("f", '{"state": "maybe", "count": 1, "steps": []}') + hermes("f", VALID) + hermes("g")
 
@@ -162,9 +181,9 @@ def test_arguments_that_break_the_schema_are_told():
             assert "state" in first["invalid_arguments"] and "maybe" in first["invalid_arguments"]
             assert "invalid_arguments" not in second and "g" in third["invalid_arguments"]
             assert message["tool_call_validation_error"] == "f: " + first["invalid_arguments"]
-            told = {"tool_call_validation_error": message["tool_call_validation_error"]}
+            error = {"tool_call_validation_error": message["tool_call_validation_error"]}
             stream = (await server.post("/v1/chat/completions", **asked, stream=True)).text
-            assert json.loads(stream.split("data: ")[-2])["choices"][0]["delta"] == told
+            assert json.loads(stream.split("data: ")[-2])["choices"][0]["delta"] == error
             _, _, calls, _ = await both(server, tools=[tool("f", STRICT)])
             assert len(calls) == 3
 
