@@ -223,8 +223,12 @@ def read_templates(path: Path, tokenizer_config: dict[str, Any]) -> tuple[str | 
     """The chat template and the named others.
 
     In order of precedence: chat_template.jinja, tokenizer_config.json, chat_template.json; others also from
-    additional_chat_templates/NAME.jinja. As Hugging Face's tokenizers read them.
+    additional_chat_templates/NAME.jinja. As Hugging Face's tokenizers read them: beside a chat_template.jinja no
+    template of the JSON files counts.
     """
+    files = {file.stem: text_file(file) for file in sorted(path.glob("additional_chat_templates/*.jinja"))}
+    if (path / "chat_template.jinja").exists():
+        return text_file(path / "chat_template.jinja"), files
     named: dict[str, str] = {}
     template: str | None = None
     for source in (read_json(path / "chat_template.json"), tokenizer_config):
@@ -235,10 +239,7 @@ def read_templates(path: Path, tokenizer_config: dict[str, Any]) -> tuple[str | 
             named |= template_list(given)
         elif given is not None:
             raise InvalidModel(f"{path.name}: chat_template is neither a string nor a list of named templates")
-    named |= {file.stem: text_file(file) for file in sorted(path.glob("additional_chat_templates/*.jinja"))}
-    if (path / "chat_template.jinja").exists():
-        named.pop("default", None)
-        return text_file(path / "chat_template.jinja"), named
+    named |= files
     return named.pop("default", template), named
 
 

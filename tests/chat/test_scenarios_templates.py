@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from imp import bundle
+from imp.chat.formats.detect import detect
+
 from ..http.spoken import Spoken, speaking
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "shared/data/templates"
@@ -112,11 +115,30 @@ def test_g06_06_tojson_is_as_in_transformers():
     assert told(template, [user("x")]) == ['{"t": "it\'s <b> & ü/"}|[\n  1\n]|g']
 
 
+@pytest.mark.parametrize("own", ["{{ messages[0].content }} plainly", None])
+def test_g06_09_the_template_for_tools_is_used_with_tools_and_shown(own: str | None):
+    tool_use = "{{ messages[0].content }} with{% for tool in tools %} {{ tool.function.name }}{% endfor %}"
+    tool = {"type": "function", "function": {"name": "f"}}
+
+    async def ask() -> None:
+        async with speaking("ok", "ok", voice=None) as server:
+            found = bundle.template(own, server.bundle.tokenizer, "auto", {"tool_use": tool_use, "rag": "R"})
+            object.__setattr__(server.bundle.facts, "template", found)
+            object.__setattr__(server.bundle.facts, "voice", detect(found))
+            for tools in ([], [tool]):
+                answer = await server.post("/v1/chat/completions", messages=[user("x")], tools=tools)
+                assert answer.status_code == 200, answer.text
+            assert server.prompts() == ["x plainly" if own else "x with", "x with f"]
+            shown = (await server.client.get("/props")).json()
+            assert shown["chat_template"] == (own or tool_use) and shown["chat_template_tool_use"] == tool_use
+
+    asyncio.run(ask())
+
+
 def test_g06_09_without_a_template_chat_is_refused_and_completions_work():
     async def ask() -> None:
         async with speaking("ok", voice=None) as server:
-            bundle = server.bundle
-            object.__setattr__(bundle.facts, "template", None)
+            object.__setattr__(server.bundle.facts, "template", None)
             refused = await server.post("/v1/chat/completions", messages=[user("x")])
             assert refused.status_code == 400 and "--chat-template" in refused.json()["error"]["message"]
             assert (await server.post("/v1/completions", prompt="x")).json()["choices"][0]["text"] == "ok"

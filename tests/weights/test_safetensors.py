@@ -345,18 +345,21 @@ NAMED = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": 
         ({"chat_template_json": {"chat_template": "J"}}, "J", {}),
         ({"chat_template_json": {"chat_template": "J"}, "tokenizer_config_json": {"chat_template": "C"}}, "C", {}),
         ({"chat_template_jinja": b"X", "tokenizer_config_json": {"chat_template": "C"}}, "X", {}),
-        ({"chat_template_jinja": b"X", "tokenizer_config_json": {"chat_template": NAMED}}, "X", {"tool_use": "U"}),
+        ({"chat_template_jinja": b"X", "tokenizer_config_json": {"chat_template": NAMED}}, "X", {}),
     ],
 )
-def test_chat_templates_have_an_order(tmp_path, files, template, named):
+def test_g06_09_chat_templates_have_an_order(tmp_path, files, template, named):
     checkpoint = open_checkpoint(directory(tmp_path, packed(SOUND, bytes(8)), **files))
     assert checkpoint.chat_template == template and checkpoint.chat_templates == named
 
 
-def test_additional_chat_templates_are_found(tmp_path):
+def test_g06_09_additional_chat_templates_are_found(tmp_path):
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "rag.jinja").write_text("R")
     assert open_checkpoint(directory(tmp_path, packed(SOUND, bytes(8)))).chat_templates == {"rag": "R"}
+    files = {"chat_template_jinja": b"X", "tokenizer_config_json": {"chat_template": NAMED}}
+    checkpoint = open_checkpoint(directory(tmp_path, packed(SOUND, bytes(8)), **files))
+    assert checkpoint.chat_template == "X" and checkpoint.chat_templates == {"rag": "R"}
 
 
 @pytest.mark.parametrize(
