@@ -102,6 +102,49 @@ def test_json_ids_and_text_are_the_library_s(judge: tokenizers.Tokenizer) -> Non
                 assert tokenizer.decode(plain) == judge.decode(plain, skip_special_tokens=False)
 
 
+def gguf_of(name: str, root: dict[str, Any]) -> dict[str, Any]:
+    """The metadata that a GGUF file has of this tokenizer.json."""
+    model, vocab = root["model"], root["model"]["vocab"]
+    added = {entry["content"]: 3 if entry["special"] else 4 for entry in root["added_tokens"]}
+    scores = dict(vocab) if isinstance(vocab, list) else {}
+    ids = {piece: id for id, (piece, _) in enumerate(vocab)} if isinstance(vocab, list) else dict(vocab)
+    ids |= {entry["content"]: entry["id"] for entry in root["added_tokens"]}
+    pieces = sorted(ids, key=ids.__getitem__)
+    assert [ids[piece] for piece in pieces] == list(range(len(pieces)))
+    metadata: dict[str, Any] = {P + "token_type": [added.get(piece, 1) for piece in pieces], P + "tokens": pieces}
+    if name == "byte_level_json":
+        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+        return metadata | {P + "model": "gpt2", P + "pre": "gpt-2", P + "merges": merges, P + "eos_token_id": 2}
+    if name == "unigram_json":
+        ends = {P + "unknown_token_id": 0, P + "eos_token_id": 2, P + "remove_extra_whitespaces": False}
+        return metadata | ends | {P + "model": "t5", P + "scores": [scores.get(piece, 0.0) for piece in pieces]}
+    first = {piece: piece[2:] if piece.startswith("##") else "\u2581" + piece for piece in pieces}
+    metadata[P + "tokens"] = [piece if piece in added else first[piece] for piece in pieces]
+    ends = {P + "bos_token_id": 2, P + "eos_token_id": 3, P + "unknown_token_id": 1, P + "padding_token_id": 0}
+    return metadata | ends | {P + "model": "bert", P + "scores": [0.0] * len(pieces)}
+
+
+@pytest.mark.parametrize("name", ["byte_level_json", "unigram_json", "wordpiece_json"])
+def test_g06_08_ids_of_a_gguf_file_are_those_of_the_original_tokenizer(name: str) -> None:
+    """BPE, UGM and WPM; scores of SPM are other pairs than merges, so it has judges in test_vocabularies.py."""
+    root = json.loads(JSON[name]().to_str())
+    if name == "unigram_json":  # the file has float32 scores
+        root["model"]["vocab"] = [[piece, float(np.float32(score))] for piece, score in root["model"]["vocab"]]
+    judge = tokenizers.Tokenizer.from_str(json.dumps(root))
+    tokenizer = Tokenizer.from_gguf(gguf_of(name, root))
+    rows = ["a</s> b", "<|im_start|>user", "\t\t\t\t\t\t\tx = 1", "Smörgåsbord naïf — 42 🙂", "x\r\n\r\ny", "7" * 500]
+    kept = 0
+    for row in [*rows, *corpus.texts()]:
+        if name == "wordpiece_json" and "\u2581" in row:
+            continue  # in a GGUF file that is the mark of a word's first piece, and can be no letter
+        ids = judge.encode(row, add_special_tokens=False).ids
+        assert tokenizer.encode(row, add_special=False, parse_special=True) == ids, row
+        if not any(token in row for token in CONTROL) and judge.decode(ids, skip_special_tokens=False) == row:
+            assert tokenizer.decode(ids) == row
+            kept += 1
+    assert kept > (150 if name == "byte_level_json" else 10)  # WordPiece forgets case and spacing
+
+
 def test_json_control_tokens_in_text_stay_text(judge: tokenizers.Tokenizer) -> None:
     tokenizer = ours(judge)
     for text in ("</s>", "a</s>b", "x <s> y", "<|im_end|>\n<|im_end|>", "</s></s>", "[SEP] [CLS]"):
@@ -141,7 +184,7 @@ def test_json_configuration_switches_what_is_added() -> None:
 
 
 @pytest.mark.parametrize("metadata", [byte_level_metadata(add_bos_token=True), sentencepiece_metadata()])
-def test_exactly_one_bos(metadata: dict[str, Any]) -> None:  # G06-01 (a), (b)
+def test_g06_01_exactly_one_bos(metadata: dict[str, Any]) -> None:
     tokenizer = Tokenizer.from_gguf(metadata)
     bos = tokenizer.bos_id
     assert bos is not None and tokenizer.add_bos
@@ -153,7 +196,7 @@ def test_exactly_one_bos(metadata: dict[str, Any]) -> None:  # G06-01 (a), (b)
     assert tokenizer.encode("hello", add_special=False, parse_special=True).count(bos) == 0
 
 
-def test_a_file_that_adds_no_bos_gets_none() -> None:  # G06-01 (c)
+def test_g06_01_a_file_that_adds_no_bos_gets_none() -> None:
     tokenizer = byte_tokenizer(add_bos_token=False)
     assert not tokenizer.add_bos and tokenizer.bos_id == 256
     assert tokenizer.encode("ab") == [97, 98]

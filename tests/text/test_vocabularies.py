@@ -35,14 +35,14 @@ def cases(name: str) -> list[tuple[str, list[int]]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ids_are_those_of_the_published_cases(name: str) -> None:  # G06-08
+def test_g06_08_ids_are_those_of_the_published_cases(name: str) -> None:
     tokenizer = toys.vocabulary(name)
     for text, ids in cases(name):
         assert tokenizer.encode(text, add_special=False) == ids, text
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"bert-bge"}))
-def test_text_survives_the_round_trip(name: str) -> None:
+def test_g06_08_text_survives_the_round_trip(name: str) -> None:
     """BERT's vocabulary cannot: it lower-cases, strips accents and forgets spacing. NFC families forget NFD."""
     tokenizer = toys.vocabulary(name)
     for text in [text for text, _ in cases(name)] + corpus.texts():
@@ -83,7 +83,7 @@ def real(name: str, request: pytest.FixtureRequest) -> Tokenizer:
 
 
 @pytest.mark.parametrize(("judge", "name"), [(judge, name) for judge in GOLDEN for name in GOLDEN[judge]])
-def test_ids_are_those_of_the_judges(judge: str, name: str, request: pytest.FixtureRequest) -> None:  # G06-08
+def test_g06_08_ids_are_those_of_the_judges(judge: str, name: str, request: pytest.FixtureRequest) -> None:
     tokenizer = real(name, request)
     compared = 0
     for text, expected in zip(corpus.texts(), GOLDEN[judge][name]["texts"], strict=True):
