@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
+from collections.abc import Callable
 
 import numpy as np
 from llvmlite import ir
@@ -195,8 +197,13 @@ class Threads:
             threading.Thread(target=work, args=(pool, self._scratch + i * SCRATCH_BYTES), name=f"cpu-{i}", daemon=True)
             for i in range(1, count)
         ]
+        # what sleeps in this memory keeps it: freed and used again, it would be woken by others and wake them
+        memory = (self._memory, self._scratch_memory, self.step, kernels)
         for thread in self._threads:
+            thread.memory = memory  # type: ignore[attr-defined]
             thread.start()
+        # whoever forgets to close leaves no sleepers behind
+        weakref.finalize(self, _stop, self._pool, self._launch, self._scratch, memory).atexit = False
 
     def run(self, program: Program) -> None:
         """Replay the program over what `step` says now; returns when every thread is done."""
@@ -208,12 +215,16 @@ class Threads:
 
     def close(self) -> None:
         """End the threads. Idempotent."""
-        if not self._pool[_STOP]:
-            self._pool[_STOP] = 1
-            self._set_table(np.zeros((0, 4), np.int64))
-            self._launch(self._pool.ctypes.data, self._scratch)
+        _stop(self._pool, self._launch, self._scratch)
         for thread in self._threads:
             thread.join()
+
+
+def _stop(pool: np.ndarray, launch: Callable[[int, int], None], scratch: int, *_kept: object) -> None:
+    """Wake all threads to a program of nothing, after which they end."""
+    if not pool[_STOP]:
+        pool[_STOP], pool[_LENGTH] = 1, 0
+        launch(pool.ctypes.data, scratch)
 
 
 def _aligned(address: int) -> int:

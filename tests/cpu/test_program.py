@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -196,3 +198,19 @@ def test_a_second_process_compiles_nothing_and_two_at_once_are_harmless(tmp_path
     damaged.write_bytes(damaged.read_bytes()[:100])
     third = start_process(tmp_path)
     assert third.communicate(timeout=120)[0].strip() == "1"
+
+
+def test_threads_that_are_forgotten_end_and_keep_their_memory_till_then(kernels):
+    """Their memory given to somebody else while they sleep in it, the next pool there would wake them, and hang."""
+    before = threading.active_count()
+    for _ in range(30):
+        forgotten = Threads(3, kernels)
+        sleepers, memory = forgotten._threads, weakref.ref(forgotten._memory)
+        del forgotten
+        for sleeper in sleepers:
+            sleeper.join(10)
+            assert not sleeper.is_alive()
+        del sleepers, sleeper
+        gc.collect()
+        assert memory() is None
+    assert threading.active_count() == before
