@@ -58,6 +58,9 @@ comes before tokenizer_config.json, whose template comes before chat_template.js
 additional_chat_templates/, or without a chat_template.jinja from a list in these files, too. `GET /props` shows what is
 used. A model without any answers chats with a 400 unless `--chat-template` names one.
 
+Text parts of a message's content are joined by line ends; a template that shows no content but lists of parts gets a
+list.
+
 ## Tool calls
 
 A template is of the first format whose marks it has, or else of the one that reads the call which the template writes

@@ -203,7 +203,7 @@ def render(chat: ChatRequest, facts: Wording) -> str:
     refusal: TemplateError | None = None
     for ways, tools in _ways(messages, chat, facts):
         try:
-            return _render(ways, tools, chat, facts)
+            return _render(thoughts.in_parts(ways) if facts.voice.wants_parts else ways, tools, chat, facts)
         except TemplateError as error:
             refusal = refusal or error
     assert refusal is not None

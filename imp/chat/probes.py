@@ -106,6 +106,13 @@ def shows_results(template: ChatTemplate) -> bool:
     return any(RESULT in (rendered(template, [_QUESTION, each, _RESULT], tools=TOOLS) or "") for each in (turn, _SAID))
 
 
+def wants_parts(template: ChatTemplate) -> bool:
+    """Does it show content that is a list of parts, and none that is a text?"""
+    if USER in (question(template) or ""):
+        return False
+    return USER in (rendered(template, thoughts.in_parts([_QUESTION])) or "")
+
+
 def thinks_in_blocks(template: ChatTemplate) -> bool:
     """Does it show reasoning that is a block of the content, and none that is a field beside it?"""
     field = {**_SAID, "reasoning_content": REASON}

@@ -57,6 +57,7 @@ class Voice:
     text_arguments: it wants the arguments of calls as JSON in a string; else as a mapping.
     no_tools: what it wants to be given where there are none.
     thinks_in_blocks: it shows earlier reasoning where that is a block of the content; else as a field of the message.
+    wants_parts: it shows content that is a list of parts; else a text.
     frame: what it puts around an answer in words.
     switch, effort: the template's variables for thinking.
     splits: reasoning is a part of its own; else it stays in the text, its markers with it.
@@ -71,6 +72,7 @@ class Voice:
     text_arguments: bool = False
     no_tools: Sequence[Any] | None = None
     thinks_in_blocks: bool = False
+    wants_parts: bool = False
     frame: Frame | None = None
     switch: Switch | None = None
     effort: Effort | None = None

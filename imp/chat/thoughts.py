@@ -1,4 +1,4 @@
-"""Earlier reasoning of a conversation, for templates that want it elsewhere than in a field beside the content."""
+"""A conversation's content as blocks, and its reasoning elsewhere than beside the content: some templates want that."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ def _in_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
         text = [{"type": "text", "text": turn["content"]}] if turn["content"] else []
         turn["content"] = [{"type": "thinking", "thinking": reasoning}, *text]
     return turn
+
+
+def in_parts(messages: Turns) -> list[dict[str, Any]]:
+    """The conversation with each text as a part of its turn's content, for templates that know no other content."""
+    return [{**message, "content": _parts(message["content"])} for message in messages]
+
+
+def _parts(content: Any) -> Any:
+    if not isinstance(content, str):
+        return content
+    return [{"type": "text", "text": content}] if content else []
 
 
 def before_calls(messages: Turns) -> list[dict[str, Any]]:

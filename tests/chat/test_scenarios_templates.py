@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from imp import bundle
 from imp.chat.formats.detect import detect
 
 from ..http.spoken import Spoken, speaking
+from ..text.toys import BEGIN, byte_tokenizer
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "shared/data/templates"
 ROLES = (
@@ -54,6 +56,28 @@ def test_g06_01_the_ids_of_tokenize_are_those_that_are_used():
     asyncio.run(count())
 
 
+@pytest.mark.parametrize("template", [BEGIN + ROLES, ROLES], ids=["the template has it", "the tokenizer adds it"])
+def test_g06_01_every_endpoint_has_exactly_one_bos(template: str):
+    hi = {"messages": [user("hi")]}
+    wanted = [256, *b"<user>hi"]
+
+    async def ask() -> None:
+        async with speaking(*["ok"] * 5, voice=None, template=template) as server:
+            tokenizer = byte_tokenizer(add_bos_token=True)
+            facts = replace(server.bundle.facts, tokenizer=tokenizer, control_spellings=(BEGIN,))
+            server.services.loaded = replace(server.bundle, tokenizer=tokenizer, facts=facts)
+            assert (await server.post("/tokenize", **hi)).json()["tokens"] == wanted
+            for path, body in (("chat/completions", hi), ("messages", hi), ("responses", {"input": "hi"})):
+                usage = (await server.post(f"/v1/{path}", **body)).json()["usage"]
+                assert usage.get("prompt_tokens", usage.get("input_tokens")) == len(wanted), path
+            for more, count in (({}, 3), ({"add_special_tokens": False}, 2)):
+                usage = (await server.post("/v1/completions", prompt="hi", **more)).json()["usage"]
+                assert usage["prompt_tokens"] == count
+                assert len((await server.post("/tokenize", prompt="hi", **more)).json()["tokens"]) == count
+
+    asyncio.run(ask())
+
+
 def test_g06_03_a_template_that_raises_is_the_clients_400():
     if not TEMPLATES.is_dir():
         pytest.skip("the public templates are not here (shared/data/templates)")
@@ -65,7 +89,32 @@ def test_g06_03_a_template_that_raises_is_the_clients_400():
     assert none_status == 400 and "messages" in none["message"]
 
 
-@pytest.mark.parametrize("bug", ["{{ messages.nothing.more }}", "{{ 'x' * 10 ** 9 }}", "{{ ''.__class__.__mro__ }}"])
+def test_g06_03_what_a_template_refuses_is_no_failure_of_the_server():
+    template = (
+        "{% if messages|length > 1 %}{{ raise_exception('one message') }}{% endif %}{{ messages[0].content.x.y }}"
+    )
+
+    async def failed(server: Spoken) -> str:
+        lines = (await server.client.get("/metrics")).text.splitlines()
+        return next(line.split()[1] for line in lines if line.startswith("imp_requests_failed_total "))
+
+    async def ask() -> None:
+        async with speaking("ok", voice=None, template=template) as server:
+            refused = await server.post("/v1/chat/completions", messages=[user("a"), user("b")])
+            assert refused.status_code == 400 and "one message" in refused.json()["error"]["message"]
+            assert await failed(server) == "0"
+            assert (await server.post("/v1/chat/completions", messages=[user("a")])).status_code == 500
+            assert await failed(server) == "1"
+
+    asyncio.run(ask())
+
+
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "bug", [LOOPS, "{{ messages.nothing.more }}", "{{ 'x' * 10 ** 9 }}", "{{ ''.__class__.__mro__ }}"]
+)
 def test_g06_03_a_broken_template_is_the_models_500_and_others_go_on(bug: str):
     template = "{% if messages[0].content == 'bad' %}" + bug + "{% endif %}" + ROLES
     (status, error), prompt = told(template, [user("bad")], [user("good")])
@@ -110,8 +159,40 @@ def test_g06_05_content_parts_of_every_role_come_in_their_order():
     assert status == 400 and "messages[0].content[0].type" in error["message"]
 
 
+def test_g06_05_templates_that_iterate_parts_get_parts():
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}"
+        "{% if part.type == 'text' %}({{ part.text }}){% endif %}{% endfor %}{% endfor %}"
+    )
+    either = template.replace("{% for part", "{% if m.content is string %}{{ m.content }}{% else %}{% for part", 1)
+    either = either.replace("{% endfor %}{% endfor %}", "{% endfor %}{% endif %}{% endfor %}")
+    parts = [{"type": "text", "text": "A"}, {"type": "text", "text": "B"}]
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    talk = [
+        {"role": "system", "content": "S"},
+        user(parts),
+        {"role": "assistant", "content": "said"},
+        user("again"),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": parts, "tool_call_id": "c"},
+    ]
+    [shown] = told(template, talk)
+    assert shown.startswith("<system>(S)<user>(A\nB)<assistant>(said)<user>(again)<assistant>")
+    assert shown.count("A\nB") == 2 and "None" not in shown
+    nothing, refused, text = told(
+        either,
+        [user([])],
+        [user([{"type": "input_text", "text": "A"}])],
+        [user(parts), {"role": "assistant", "content": []}],
+    )
+    assert nothing == "<user>" and text.startswith("<user>A\nB<assistant>")
+    assert refused[0] == 400 and refused[1]["param"] == "messages[0].content[0].type"
+
+
 def test_g06_06_tojson_is_as_in_transformers():
-    template = "{{ {'t': \"it's <b> & ü/\"} | tojson }}|{{ [1] | tojson(indent=2) }}|{% generation %}g{% endgeneration %}"
+    template = (
+        "{{ {'t': \"it's <b> & ü/\"} | tojson }}|{{ [1] | tojson(indent=2) }}|{% generation %}g{% endgeneration %}"
+    )
     assert told(template, [user("x")]) == ['{"t": "it\'s <b> & ü/"}|[\n  1\n]|g']
 
 

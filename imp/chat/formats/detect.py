@@ -43,6 +43,7 @@ def detect(template: ChatTemplate | None, control_spellings: Sequence[str] = (),
         text_arguments=text_arguments,
         no_tools=probes.no_tools(template),
         thinks_in_blocks=thinking is not None and probes.thinks_in_blocks(template),
+        wants_parts=probes.wants_parts(template),
         frame=_frame(template, thinking, format),
     )
     ask = partial(probes.question, template, tools=voice.no_tools)
