@@ -18,7 +18,8 @@ from . import keys, settings
 from .app import EXIT_CODES, read_model, say
 from .bundle import Bundle
 from .chat.message import ChatRequest, CompletionRequest, Message, Options, Refused
-from .chat.prepare import encode_rendered, prepare_chat, prepare_completion, render, shown
+from .chat.prepare import encode_rendered, prepare_chat, prepare_completion
+from .chat.rendering import render, shown
 from .memory import available_bytes
 from .settings import Action, Settings
 from .text.tokenizer import InvalidTokenizer, Tokenizer, UnsupportedTokenizer

@@ -10,7 +10,7 @@ from typing import Any
 from ..types import Limits
 from .message import ChatRequest, Message
 from .parts import Channel, Closed, Event, Grown, Opened
-from .prepare import render, shown
+from .rendering import render, shown
 from .speech import Listener, Speech, Voice
 from .template import ChatTemplate
 
@@ -23,7 +23,7 @@ class BadConversation(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a prompt depends on (prepare.Wording)."""
+    """What a prompt depends on (rendering.Wording)."""
 
     template: ChatTemplate
     voice: Voice

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from ..types import Limits, Pool, Request, Sampling
 from .message import ChatRequest, Message, Refused
-from .prepare import ModelFacts, encode_prompt, encode_rendered, prompt_salt, render
+from .prepare import ModelFacts, encode_prompt, encode_rendered, prompt_salt
+from .rendering import render
 
 SYSTEM = (
     "You judge whether a document meets a query in the way that the instruction describes. "

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from imp.chat.guessing import declined
 from imp.chat.message import ChatRequest, Refused
 from imp.chat.pooling import answer_tokens, prepare_embeddings, prepare_relevance
-from imp.chat.prepare import ModelFacts, encode_rendered, prepare_chat, prepare_completion, render
+from imp.chat.prepare import ModelFacts, encode_rendered, prepare_chat, prepare_completion
+from imp.chat.rendering import render
 from imp.http import sse
 from imp.http.dialects import anthropic, embeddings, openai_chat, openai_completions, rerank
 from imp.http.dialects import infill as infilling

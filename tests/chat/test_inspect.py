@@ -13,7 +13,7 @@ from imp.chat.formats import hermes
 from imp.chat.formats.detect import detect
 from imp.chat.inspect import Subject
 from imp.chat.message import ChatRequest, Message
-from imp.chat.prepare import render, shown
+from imp.chat.rendering import render, shown
 from imp.chat.template import BUILTIN, ChatTemplate
 from imp.chat.tool_prompt import plainly
 

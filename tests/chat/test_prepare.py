@@ -8,7 +8,8 @@ import pytest
 
 from imp.chat.formats import hermes
 from imp.chat.message import ChatRequest, CompletionRequest, Message, Options, Refused
-from imp.chat.prepare import ModelFacts, default_sampling, prepare_chat, prepare_completion, render, shown
+from imp.chat.prepare import ModelFacts, default_sampling, prepare_chat, prepare_completion
+from imp.chat.rendering import render, shown
 from imp.chat.speech import Voice
 from imp.chat.template import BUILTIN, ChatTemplate
 

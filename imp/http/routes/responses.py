@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from imp.chat.prepare import encode_rendered, render
+from imp.chat.prepare import encode_rendered
+from imp.chat.rendering import render
 from imp.http import sse
 from imp.http.dialects import responses, responses_compact
 from imp.http.dialects.openai_chat import Header

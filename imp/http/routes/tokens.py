@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from imp.chat.message import ChatRequest
-from imp.chat.prepare import encode_rendered, render, shown
+from imp.chat.prepare import encode_rendered
+from imp.chat.rendering import render, shown
 from imp.http.dialects import openai_chat
 from imp.http.dialects.openai_chat import messages, template_kwargs
 from imp.http.dialects.shared import token_string

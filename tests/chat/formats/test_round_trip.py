@@ -15,7 +15,7 @@ from imp.chat.formats.detect import detect
 from imp.chat.formats.registry import FORMATS
 from imp.chat.inspect import Subject
 from imp.chat.message import ChatRequest, Message
-from imp.chat.prepare import render
+from imp.chat.rendering import render
 from imp.chat.template import ChatTemplate, TemplateError
 from tests.chat.formats.harness import calls, read
 
