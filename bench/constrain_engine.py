@@ -34,7 +34,7 @@ class Imp:
         tokenizer = load_tokenizer(work["vocabulary"])
         tables = VocabTables.build(tokenizer.byte_table, tokenizer.special_ids, tokenizer.eos_ids)
         options = SchemaOptions(whitespace=Whitespace.ANY)
-        compiler = Compiler(lambda: tables, options=options, limits=Limits(wall_s=30), ahead_s=0)
+        compiler = Compiler(lambda: tables, options=options, limits=Limits(seconds=30), ahead_s=0)
         self.refusals, self.prepare_s = (ConstraintError,), work["prepare_s"]
         self.compile = lambda text: compiler.compile(ConstraintSpec(ConstraintKind.JSON_SCHEMA, text))
         compiler.warm()

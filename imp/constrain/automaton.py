@@ -12,10 +12,10 @@ tables are shared by all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -30,8 +30,8 @@ from .code import DEFAULT_CACHE, constraint_code
 from .context import Context, Piece
 from .errors import Code, ConstraintError
 from .layout import ALLOWANCE, AMBIGUOUS, BOTTOM, DEAD, GROW, LOWER, NO_CLASS, NO_ROWS, PAUSED, UNION
-from .nfa import Nfa
-from .nodes import NODE_ARRAYS, NodeTables
+from .nfa import UNBOUNDED, Nfa
+from .nodes import NodeTables
 from .reference import accepts
 from .vocab import VocabTables
 
@@ -44,10 +44,10 @@ Encode = Callable[[bytes], list[int]]  # text, as UTF-8, to tokens; nothing adde
 
 PROVIDED = 64  # ticks
 PIECE_S = 0.001  # for which `prepare` keeps a grammar to itself
-AT_ONCE = 30_000  # configurations that machine code looks at in one call, about a millisecond
+AT_ONCE = 30_000  # configurations and nodes that machine code looks at in one call, about a millisecond
+UNSHARED = 2000  # and for a mask with the interpreter's lock held: some 30 microseconds
 FORCED_S = 0.001  # for text that has to follow
 ROWS_AT_ONCE, ROWS_AHEAD = 32, 256  # taken by a grammar; kept free for all
-SPARE = 2  # grammars whose arrays are kept ready
 HASHES = {
     layout.STACKS: layout.STACK_HASH,
     layout.CONFIGS: layout.CONFIG_HASH,
@@ -70,9 +70,10 @@ STATE_ARRAYS = Piece(  # as they begin; all but COUNTS grow, hash tables with wh
         layout.STATE_HASH: ((2048,), np.int32),
         layout.BODY_HASH: ((128,), np.int32),
         layout.COUNTS: ((layout.COUNTERS,), np.int64),
-        layout.FREE: ((0,), np.int32),
+        layout.FREE: ((ROWS_AT_ONCE,), np.int32),
     },
-    cleared=HASHES.values(),
+    zeros=True,
+    keep=2,
 )
 
 
@@ -80,7 +81,8 @@ STATE_ARRAYS = Piece(  # as they begin; all but COUNTS grow, hash tables with wh
 def _scratch(longest: int) -> Piece:
     """longest: bytes of a token."""
     sizes = {layout.WORK: 1 << 16, layout.FOUND: 1 << 14, layout.PATH: longest + 2, layout.PURE: longest + 2}
-    return Piece({slot: ((size,), np.int32) for slot, size in sizes.items()})
+    forms = {slot: ((size,), np.int32) for slot, size in sizes.items()}
+    return Piece({**forms, layout.OPEN_FORKS: ((longest + 2, 5), np.int32)})
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Grammar:
         self._nfa, self.tables, self._limits, self.encode = nfa, tables, limits, encode
         code = constraint_code(cache_dir)
         self._run, self._run_free = code.run, code.run_free
-        self._arrays = Context()
+        self._arrays = Context(tables.pool.stock if tables else None)
         self._address = self._arrays.address
         self._rows: list[int] = []  # of the pool, all that this grammar holds
         self.matchers: WeakSet[Matcher] = WeakSet()
@@ -137,34 +139,41 @@ class Grammar:
 
         return Matcher(self)
 
-    def prepare(self, wall_s: float) -> None:
-        """Lower what is still lazy, for at most `wall_s`: work that masks would otherwise wait for. What cannot be
-        lowered is left for the mask that meets it."""
+    def prepare(self, seconds: float) -> None:
+        """Lower what is still lazy, for at most so much of this thread's time: work that masks would otherwise wait
+        for. What cannot be lowered is left for the mask that meets it."""
         self._custody.lend()
-        self._prepare(wall_s)
+        self._prepare(seconds)
         self._custody.claim()
 
-    def prepare_aside(self, wall_s: float, rest: Rest = lambda took_s: None) -> None:
+    def prepare_aside(self, seconds: float, rest: Rest = lambda took_s: None) -> None:
         """The same in a thread of its own, until the grammar is first used: while the prompt is computed.  rest: called
         between pieces of this and of all later work beside the grammar's user."""
         self._custody.rest = rest
         self._custody.lend()
-        Thread(target=self._prepare, args=(wall_s,), name="prepare", daemon=True).start()
+        Thread(target=self._prepare, args=(seconds,), name="prepare", daemon=True).start()
 
-    def _prepare(self, wall_s: float) -> None:
-        deadline, pending = time.monotonic() + wall_s, self._nfa.pending
+    def _prepare(self, seconds: float) -> None:
+        deadline = time.thread_time() + seconds
         if self.tables:
             self.tables.pool.reserve(ROWS_AHEAD)
-        for piece in (NODE_ARRAYS, STATE_ARRAYS):
-            piece.stock(SPARE)  # for whoever comes next
-        with suppress(ConstraintError):
-            while pending and time.monotonic() < deadline and len(self._nfa.nodes) < self._limits.nodes:
+        with suppress(ConstraintError, MemoryError):
+            for work in self._work_ahead():
                 began = time.thread_time()
+                if began > deadline:
+                    break
                 with self._custody.piece:
                     if self._custody.claimed:
                         break
-                    self._lower_some()
+                    work()
                 self._custody.rest(time.thread_time() - began)
+
+    def _work_ahead(self) -> Iterator[Callable[[], None]]:
+        """Pieces of it."""
+        while self._nfa.pending and len(self._nfa.nodes) < self._limits.nodes:
+            yield self._lower_some
+        if self.tables:
+            yield from (partial(self._make_class, *wanted) for wanted in self._classes_ahead(self.tables))
 
     def _lower_some(self) -> None:
         """Lower for PIECE_S."""
@@ -176,6 +185,20 @@ class Grammar:
                 lowered.append(node)
         finally:
             self._read_nfa(lowered)
+
+    def _classes_ahead(self, tables: VocabTables) -> Iterator[tuple[int, int]]:
+        """Loops and buckets of the rows with which masks in them begin (class_rows.begin_mask)."""
+        for node in self._nodes.loops:
+            low, high, flags, _ = self._arrays[layout.LOOPS][node].tolist()
+            wide = flags & (layout.UNICODE | layout.ANY_BYTE) or low.bit_count() + high.bit_count() >= layout.WIDE
+            if not wide or flags & layout.ESCAPED:  # bodies.py has those of strings
+                continue
+            test = int(self._arrays[layout.NODES][node, layout.TEST])
+            room = int(self._arrays[layout.NODES][test, layout.HIGH]) if test >= 0 else UNBOUNDED
+            if room == UNBOUNDED or room >= tables.longest:
+                yield node, 0
+            else:
+                yield from ((node, bucket) for bucket in range(min(room, layout.BUCKETS - 1), 0, -1))
 
     # ---- states
 
@@ -219,10 +242,13 @@ class Grammar:
         Valid until the grammar is rebuilt (`rebuilt` counts), which happens in `trim` alone."""
         if not self._custody.claimed:
             self._custody.claim()
-        row = self._run(self._address, masks.LOOKUP, state, 0)
-        if row < 0 and state in self._custody.failed:
+        row = self._run(self._address, masks.MASK, state, UNSHARED)
+        if row >= 0:
+            return row
+        if state in self._custody.failed:
             raise DeadEnd(self._custody.failed[state])
-        return row if row >= 0 else self.make(state)
+        self.provide(row)
+        return self.make(state)
 
     def mask(self, state: int) -> np.ndarray:
         """uint32 [tables.words], bits by rank; a view. Raises DeadEnd."""
@@ -330,10 +356,8 @@ class Grammar:
         """No states but DEAD and ENDED."""
         self._arrays.add(STATE_ARRAYS)
         counts = self._arrays[layout.COUNTS]
-        counts.fill(0)
-        counts[layout.STATES_USED], counts[ALLOWANCE] = 1, AT_ONCE
+        counts[layout.STATES_USED], counts[ALLOWANCE], counts[layout.FREE_USED] = 1, AT_ONCE, ROWS_AT_ONCE
         self._arrays[layout.STATES][DEAD] = 0, 0, 0, -1, -1, -1, 0, 0
-        self._arrays[layout.STEPS][DEAD] = DEAD
         ended = self._state(masks.STATE, 0, layout.ACCEPTS)
         assert ended == layout.ENDED
 
@@ -365,7 +389,8 @@ class Grammar:
         elif refusal == NO_ROWS:
             self._take_rows()
         elif refusal == NO_CLASS:
-            self._make_class()
+            counts = self._arrays[layout.COUNTS]
+            self._make_class(int(counts[layout.WANTED]), int(counts[layout.WANTED_CLASS]))
         elif refusal == LOWER:
             self._lower(int(self._arrays[layout.COUNTS][layout.WANTED]))
         elif refusal == PAUSED:
@@ -377,42 +402,34 @@ class Grammar:
             raise ConstraintError(Code.TOO_LARGE, "", reason) if self._deadline is not None else DeadEnd(reason)
 
     def _grow(self, slot: int) -> None:
-        self._double(slot)
+        self._arrays.reserve(slot, len(self._arrays[slot]) + 1)
         hashes = HASHES.get(slot)
         if slot == layout.STATES:
             for beside in BESIDE_STATES:
-                self._double(beside)
+                self._arrays.reserve(beside, len(self._arrays[slot]))
         if hashes is not None:
             for every in HASHES.values():
-                self._arrays.bind(every, np.full(len(self._arrays[every]) * (1 + (every == hashes)), -1, np.int32))
+                self._arrays.bind(every, np.zeros(len(self._arrays[every]) * (1 + (every == hashes)), np.int32))
             self._run(self._address, masks.REHASH, 0, 0)
 
-    def _double(self, slot: int) -> None:
-        old = self._arrays[slot]
-        new = np.empty((2 * len(old), *old.shape[1:]), old.dtype)
-        new[: len(old)] = old
-        self._arrays.bind(slot, new)
-
     def _take_rows(self) -> None:
-        """Machine code uses FREE up to FREE_USED; give it some more."""
+        """Machine code has used all of FREE: fill it again."""
         assert self.tables is not None
-        counts, free = self._arrays[layout.COUNTS], self._arrays[layout.FREE]
         rows = self.tables.pool.take(ROWS_AT_ONCE)
         self._rows += rows
-        self._arrays.bind(layout.FREE, np.concatenate([free[counts[layout.FREE_USED] :], np.array(rows, np.int32)]))
-        counts[layout.FREE_USED] = 0
+        self._arrays[layout.FREE][:] = rows
+        self._arrays[layout.COUNTS][layout.FREE_USED] = 0
 
-    def _make_class(self) -> None:
-        """Fill the row of a character class, or note that there will be none."""
+    def _make_class(self, node: int, bucket: int) -> None:
+        """Fill the row of the characters of a loop, or note that there will be none."""
         assert self.tables is not None
-        counts, classes = self._arrays[layout.COUNTS], self.tables.classes
-        node, bucket = int(counts[layout.WANTED]), int(counts[layout.WANTED_CLASS])
-        loop = self._arrays[layout.LOOPS][node]
+        classes, loop = self.tables.classes, self._arrays[layout.LOOPS][node]
         with classes.lock:
             number = classes.number(int(loop[0]), int(loop[1]), int(loop[2]) & (layout.UNICODE | layout.ANY_BYTE))
             loop[layout.LOOP_CLASS] = layout.CLASS_LIMIT + 1 if number is None else number + 1
             if number is not None and classes.rows[number, bucket] < 0:
                 (row,) = self.tables.pool.take(1)
+                self._arrays[layout.COUNTS][[layout.WANTED, layout.WANTED_CLASS]] = node, bucket
                 self._run_free(self._address, masks.CLASS, 0, row)
                 classes.rows[number, bucket] = row
 

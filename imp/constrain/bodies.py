@@ -33,6 +33,7 @@ from .layout import (
     STOPPED_ROOT,
     TEST,
     WORDS,
+    WRITTEN,
     Int,
     jitted,
     words_at,
@@ -107,7 +108,7 @@ def _kept_body(context: np.ndarray, ended_now: int, ended_later: int, needed: in
     if bodies[key, CELL_EXTRA] >= 0:
         return bodies[key, CELL_EXTRA]
     row = free_of(context)[counts[FREE_USED]]
-    counts[STOPPED_ROOT] = DEAD
+    counts[STOPPED_ROOT], counts[WRITTEN] = DEAD, row
     refused = _fill_body(context, row_words(context, row), ended_now, ended_later, needed, room)
     if refused < 0:
         return refused

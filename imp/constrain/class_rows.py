@@ -6,7 +6,7 @@ import numpy as np
 
 from . import layout
 from .bits import row_words, set_bit, set_range, vocabulary_of
-from .kernel import configs_of, counts_of, loops_of, states_of
+from .kernel import close, configs_of, counts_of, loops_of, nodes_of, states_of
 from .layout import (
     ANY_BYTE,
     BELOW_FLAGS,
@@ -14,7 +14,9 @@ from .layout import (
     BELOW_LOW,
     BUCKETS,
     BYTE,
+    CELL_COUNT,
     CELL_NODE,
+    CELL_STACK,
     CHARS_SHIFT,
     CLASSES_USED,
     DEAD,
@@ -28,22 +30,25 @@ from .layout import (
     LOOP_FLAGS,
     LOOP_HIGH,
     LOOP_LOW,
+    LOW,
     NO_CLASS,
     OWN_FLAGS,
     RANK,
     SIZE,
     STOPPED_ESCAPES,
+    STOPPED_LATER,
     STOPPED_LOG,
-    STOPPED_NODE,
     STOPPED_PRUNED,
     STOPPED_ROOT,
     STOPPED_TRIE,
+    TEST,
     UNICODE,
     VALID,
     VISITED,
     WANTED,
     WANTED_CLASS,
     WIDE,
+    WRITTEN,
     Int,
     jitted,
 )
@@ -68,9 +73,9 @@ NO_ROW = -1
 
 
 @jitted
-def begin_mask(context: np.ndarray, state: int, mask: np.ndarray) -> Int:
-    """Zeros, or the row of the state's wide loop. Returns the loop node for which a walk may be pruned, -1, or
-    NO_CLASS."""
+def begin_mask(context: np.ndarray, state: int, free: int) -> Int:
+    """Make row `free`, which is zeros if nothing was written to it, zeros or the row of the state's wide loop. Returns
+    the loop node for which a walk may be pruned, -1, or NO_CLASS."""
     vocabulary, configs, loops = vocabulary_of(context), configs_of(context), loops_of(context)
     cell = states_of(context)[state, LOOP]
     if cell >= 0:
@@ -82,10 +87,18 @@ def begin_mask(context: np.ndarray, state: int, mask: np.ndarray) -> Int:
             if row == NO_CLASS:
                 return NO_CLASS
             if row >= 0:
-                mask[:] = row_words(context, row)
+                row_words(context, free)[:] = row_words(context, row)
+                counts_of(context)[WRITTEN] = free
                 return node if flags & np.uint64(EXACT) != 0 else -1
-    mask[:] = 0
+    clear_row(context, free)
     return -1
+
+
+@jitted
+def clear_row(context: np.ndarray, free: int) -> None:
+    if counts_of(context)[WRITTEN] == free:
+        row_words(context, free)[:] = 0
+    counts_of(context)[WRITTEN] = free
 
 
 @jitted
@@ -128,10 +141,10 @@ def _class_row(context: np.ndarray, node: int, bucket: int) -> Int:
 
 @jitted
 def fill_class(context: np.ndarray, node: int, bucket: int, row: int) -> Int:
-    """Into `row`: the tokens of the characters of `node`'s loop, at most `bucket` of them (0: any number)."""
+    """Into `row`, which is zeros: the tokens of the characters of `node`'s loop, at most `bucket` (0: any number)."""
     loops, path, mask = loops_of(context), path_of(context), row_words(context, row)
     low, high, flags = loops[node, LOOP_LOW], loops[node, LOOP_HIGH], loops[node, LOOP_FLAGS]
-    mask[:] = 0
+    counts_of(context)[STOPPED_ROOT] = DEAD
     most = bucket if bucket > 0 else UNLIMITED
     for which in range(2):
         trie = clean_of(context) if which == 0 else rest_of(context)
@@ -141,7 +154,7 @@ def fill_class(context: np.ndarray, node: int, bucket: int, row: int) -> Int:
             depth, size, byte = trie[place, DEPTH], trie[place, SIZE], trie[place, BYTE]
             begins = byte < 128 or byte >= 192
             chars = path[depth] + (1 if begins else 0)
-            whole = below[place, OWN_FLAGS] == VALID or flags & np.uint64(ANY_BYTE) != 0
+            whole = below[place, OWN_FLAGS] & np.uint64(3) == VALID or flags & np.uint64(ANY_BYTE) != 0
             if chars > most or not in_class(low, high, flags, byte) or not whole:
                 place += size
                 continue
@@ -160,25 +173,46 @@ def fill_class(context: np.ndarray, node: int, bucket: int, row: int) -> Int:
 
 
 @jitted
-def walk_all(context: np.ndarray, state: int, mask: np.ndarray, log: bool) -> Int:
-    """Fill `mask` from both tries. Returns where in ESCAPES what it logged begins (it ends at ESCAPES_USED), or a
+def _later(context: np.ndarray, state: int, looping: int) -> Int:
+    """Where loop node `looping`, in which `state` stands, has gone round as often as it must; DEAD where it has
+    already, for no loop, and where what follows is a wider loop. May be a refusal."""
+    if looping < 0:
+        return DEAD
+    nodes, configs = nodes_of(context), configs_of(context)
+    cell, test = states_of(context)[state, LOOP], nodes[looping, TEST]
+    if test < 0 or configs[cell, CELL_COUNT] >= nodes[test, LOW]:
+        return DEAD
+    later = close(context, test, nodes[test, LOW], configs[cell, CELL_STACK])
+    if later > DEAD:
+        widest = states_of(context)[later, LOOP]
+        if widest >= 0 and configs[widest, CELL_NODE] != looping:
+            return DEAD
+    return later
+
+
+@jitted
+def walk_all(context: np.ndarray, state: int, free: int, log: bool) -> Int:
+    """Fill row `free` from both tries. Returns where in ESCAPES what it logged begins (it ends at ESCAPES_USED), or a
     refusal. A walk that was refused goes on where it stopped, if nothing was written to the mask since."""
     counts, path, pure = counts_of(context), path_of(context), pure_of(context)
     resumed = counts[STOPPED_ROOT] == state and counts[STOPPED_LOG] == (1 if log else 0)
     counts[STOPPED_ROOT] = DEAD
     if not resumed:
         counts[VISITED] = 0
-        pruned_for = begin_mask(context, state, mask)
+        pruned_for = begin_mask(context, state, free)
         if pruned_for == NO_CLASS:
             return NO_CLASS
+        later = _later(context, state, pruned_for)
+        if later < 0:
+            return later
         path[0], pure[0] = state, 1
-        counts[STOPPED_TRIE], counts[STOPPED_NODE], counts[STOPPED_PRUNED] = 0, 0, pruned_for
+        counts[STOPPED_TRIE], counts[STOPPED_PRUNED], counts[STOPPED_LATER] = 0, pruned_for, later
         counts[STOPPED_ESCAPES] = counts[ESCAPES_USED]
+    mask = row_words(context, free)
     for which in range(counts[STOPPED_TRIE], 2):
-        nodes = len(clean_below_of(context)) if which == 0 else len(rest_below_of(context))
-        refused = walk(context, which, counts[STOPPED_NODE], nodes, mask, counts[STOPPED_PRUNED], log)
+        refused = walk(context, which, -1, mask, counts[STOPPED_PRUNED], counts[STOPPED_LATER], log, resumed)
         if refused < 0:
             counts[STOPPED_ROOT], counts[STOPPED_LOG], counts[STOPPED_TRIE] = state, 1 if log else 0, which
             return refused
-        counts[STOPPED_NODE] = 0
+        resumed = False
     return counts[STOPPED_ESCAPES]

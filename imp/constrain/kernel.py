@@ -102,15 +102,15 @@ def intern(cells: np.ndarray, hashes: np.ndarray, counts: np.ndarray, used: int,
     """The number of cell (a, b, c), a new one if need be. There is room: whoever calls has seen to it."""
     mask = np.uint64(len(hashes) - 1)
     place = hash_of(a, b, c) & mask
-    while hashes[place] >= 0:
-        cell = hashes[place]
+    while hashes[place] > 0:
+        cell = hashes[place] - 1
         if cells[cell, 0] == a and cells[cell, 1] == b and cells[cell, 2] == c:
             return cell
         place = (place + np.uint64(1)) & mask
     cell = np.int32(counts[used])
     counts[used] += 1
     cells[cell, 0], cells[cell, 1], cells[cell, 2], cells[cell, 3] = a, b, c, 0
-    hashes[place] = cell
+    hashes[place] = cell + 1
     return cell
 
 
@@ -120,9 +120,9 @@ def rehash(cells: np.ndarray, hashes: np.ndarray, used: int) -> None:
     mask = np.uint64(len(hashes) - 1)
     for cell in range(used):
         place = hash_of(cells[cell, 0], cells[cell, 1], cells[cell, 2]) & mask
-        while hashes[place] >= 0:
+        while hashes[place] > 0:
             place = (place + np.uint64(1)) & mask
-        hashes[place] = cell
+        hashes[place] = cell + 1
 
 
 @jitted
@@ -306,9 +306,9 @@ def rehash_states(states: np.ndarray, members: np.ndarray, hashes: np.ndarray, u
     for state in range(ENDED, used):
         start, size = states[state, MEMBER_START], states[state, MEMBER_COUNT]
         place = _members_hash(members, start, size, states[state, ACCEPT]) & mask
-        while hashes[place] >= 0:
+        while hashes[place] > 0:
             place = (place + np.uint64(1)) & mask
-        hashes[place] = state
+        hashes[place] = state + 1
 
 
 @jitted
@@ -329,8 +329,8 @@ def intern_state(context: np.ndarray, kept: int, accept: int) -> Int:
         return full(counts, layout.STATES)
     mask = np.uint64(len(hashes) - 1)
     place = _members_hash(found, 0, kept, accept) & mask
-    while hashes[place] >= 0:
-        state = hashes[place]
+    while hashes[place] > 0:
+        state = hashes[place] - 1
         if states[state, MEMBER_COUNT] == kept and states[state, ACCEPT] == accept:
             start, equal = states[state, MEMBER_START], True
             for i in range(kept):
@@ -348,7 +348,7 @@ def intern_state(context: np.ndarray, kept: int, accept: int) -> Int:
         members[start + i] = found[i]
     states[state, MEMBER_START], states[state, MEMBER_COUNT], states[state, ACCEPT] = start, kept, accept
     states[state, ROW], states[state, INNER_ROW] = -1, -1
-    hashes[place] = state
+    hashes[place] = state + 1
     _describe(context, state)
     return state
 
@@ -364,7 +364,8 @@ def _bits_between(first: int, last: int) -> Int:
 
 @jitted
 def _describe(context: np.ndarray, state: int) -> None:
-    """A new state's widest loop, the bytes that leave it (EXITS), and which of its steps are open (-1) or dead (0)."""
+    """A new state's widest loop, the bytes that leave it (EXITS), and which of its steps are open (-1); the others are
+    DEAD, which is how STEPS begins."""
     nodes, edges, configs, loops = nodes_of(context), edges_of(context), configs_of(context), loops_of(context)
     states, members, exits, steps = states_of(context), members_of(context), exits_of(context), steps_of(context)
     first = states[state, MEMBER_START]
@@ -380,7 +381,6 @@ def _describe(context: np.ndarray, state: int) -> None:
             widest = members[i]
     states[state, LOOP] = widest
     low, high, beyond = np.uint64(0), np.uint64(0), np.uint64(0)
-    steps[state, :] = DEAD
     for i in range(first, last):
         node = configs[members[i], CELL_NODE]
         for edge in range(nodes[node, FIRST_EDGE], nodes[node, LAST_EDGE]):

@@ -16,15 +16,17 @@ from numba.extending import intrinsic
 # ---- the context: what belongs to a grammar ...
 (
     NODES, LOOPS, EDGES,  # the NFA
-    STACKS, STACK_HASH, CONFIGS, CONFIG_HASH,  # interned (node, counter, stack) and stack cells of the same form
+    STACKS, STACK_HASH, CONFIGS, CONFIG_HASH,  # interned (node, counter, stack), stack cells of the same form; a hash
+    # table holds 1 + a number, 0 where nothing is
     STATES, EXITS, MEMBERS, STATE_HASH, STEPS,  # states: sets of configurations; STEPS[state, byte] is the next one
     ESCAPES, BODIES, BODY_HASH, FREE,  # of masks: see kernel.py
-    COUNTS, WORK, FOUND, PATH, PURE,  # counters of what is used; scratch
+    COUNTS, WORK, FOUND, PATH, PURE, OPEN_FORKS,  # counters of what is used; scratch
     # ... and what belongs to the vocabulary
-    TOKEN_STARTS, TOKEN_BYTES, RANKS, CLEAN, CLEAN_BELOW, REST, REST_BELOW,
-    ROOTS, BODY_ROWS, LONG, SUFFIXES, GROUP_STARTS, GROUPS, CLASSES, CLASS_ROWS, CHUNKS, VOCABULARY,
+    TOKEN_STARTS, TOKEN_BYTES, RANKS,
+    CLEAN, CLEAN_BELOW, CLEAN_FORKS, CLEAN_FORK_BYTES, REST, REST_BELOW, REST_FORKS, REST_FORK_BYTES,
+    BODY_ROWS, LONG, SUFFIXES, GROUP_STARTS, GROUPS, CLASSES, CLASS_ROWS, CHUNKS, VOCABULARY,
     SLOTS,
-) = range(39)  # fmt: skip
+) = range(43)  # fmt: skip
 
 # ---- columns
 KIND, A, B, LOW, HIGH, FIRST_EDGE, LAST_EDGE, TEST = range(8)  # NODES; edges [FIRST_EDGE, LAST_EDGE)
@@ -48,6 +50,8 @@ ANY_BYTE = 16  # not counted, and every byte 0x80 .. 0xFE loops by itself, UTF-8
 
 # ---- BELOW_FLAGS: 0 only ASCII, VALID or INVALID UTF-8; above them the most characters that begin below a node
 VALID, INVALID, CHARS_SHIFT = 1, 2, 8
+# ---- OWN_FLAGS: VALID or INVALID; above it 1 + where the list of a node's children begins, of FORKS or more
+FORK_SHIFT, FORKS = 8, 5
 
 # ---- ACCEPT
 ACCEPTS, ESCAPES_HERE = 1, 2
@@ -57,9 +61,11 @@ ACCEPTS, ESCAPES_HERE = 1, 2
     STACKS_USED, CONFIGS_USED, STATES_USED, MEMBERS_USED, ESCAPES_USED, BODIES_USED, FREE_USED,
     EPOCH, WANTED, VISITED, WANTED_CLASS,
     STOPPED_ROOT, STOPPED_LOG, STOPPED_TRIE, STOPPED_NODE, STOPPED_PRUNED, STOPPED_ESCAPES,  # a walk that was refused
-    ALLOWANCE,  # configurations that may be looked at before a step that is new is refused
+    STOPPED_FORK, STOPPED_LATER,
+    ALLOWANCE,  # configurations, and nodes of tries, that may be looked at before the answer is PAUSED
+    WRITTEN,  # the row last written to, which may be one of those that are free again
     COUNTERS,
-) = range(19)  # fmt: skip
+) = range(22)  # fmt: skip
 
 # ---- VOCABULARY: scalars
 WORDS, END_RANK, LONGEST, TOKENS, CLASSES_USED, CHUNK_ROWS, SCALARS = range(7)

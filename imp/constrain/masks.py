@@ -44,6 +44,7 @@ from .kernel import (
 from .layout import (
     ACCEPT,
     ACCEPTS,
+    ALLOWANCE,
     BODIES_USED,
     BOTTOM,
     COLD,
@@ -77,12 +78,11 @@ def _walked_row(context: np.ndarray, state: int) -> Int:
     if counts[FREE_USED] + 1 > len(free_of(context)):
         return NO_ROWS
     row = free_of(context)[counts[FREE_USED]]
-    mask = row_words(context, row)
-    refused = walk_all(context, state, mask, False)
+    refused = walk_all(context, state, row, False)
     if refused < 0:
         return refused
     if states[state, ACCEPT] & ACCEPTS != 0:
-        set_bit(mask, vocabulary_of(context)[END_RANK])
+        set_bit(row_words(context, row), vocabulary_of(context)[END_RANK])
     counts[FREE_USED] += 1
     return row
 
@@ -160,6 +160,7 @@ FIRST, ADVANCE, LOOKUP, MASK, STEP, ONLY_BYTE, STATE, CELL, PUSH, CLASS, REHASH,
 def run(address: int, operation: int, state: int, argument: int) -> Int:
     """One operation over the context at `address`. Returns a state, a row, or a refusal (< 0).
 
+    MASK: `argument`, where it is not 0, is the allowance for it.
     BATCH: `state` jobs at `address`."""
     if operation == BATCH:
         return _batch(address, state)
@@ -170,6 +171,8 @@ def run(address: int, operation: int, state: int, argument: int) -> Int:
         row = states_of(context)[state, ROW]
         return row if row >= 0 else COLD
     if operation == MASK:
+        if argument > 0:
+            counts_of(context)[ALLOWANCE] = argument
         return row_of(context, state)
     if operation == STEP:
         return step(context, steps_of(context), state, argument)

@@ -20,7 +20,8 @@ NODE_ARRAYS = Piece(  # as they begin
         layout.NODES: ((512, 8), np.int32),
         layout.LOOPS: ((512, 4), np.uint64),
         layout.EDGES: ((2048, 4), np.int32),
-    }
+    },
+    keep=2,
 )
 
 
@@ -31,6 +32,7 @@ class NodeTables:
         self._nfa, self._arrays = nfa, context
         context.add(NODE_ARRAYS)
         self._read = self._edges = 0  # how much of the Nfa is in the arrays
+        self.loops: list[int] = []  # nodes that decide on characters of loops
         if nfa.base is not None:
             self._copy(_tables_of(nfa.base))
         self.read()
@@ -83,6 +85,7 @@ class NodeTables:
         if loop is None:
             return
         nodes, loops, edges = self._arrays[layout.NODES], self._arrays[layout.LOOPS], self._arrays[layout.EDGES]
+        self.loops.append(number)
         low, high = loop.chars & (1 << 64) - 1, loop.chars >> 64
         first = nodes[number, layout.FIRST_EDGE]
         for place, edge in enumerate(self._nfa.nodes[number].edges):

@@ -41,8 +41,10 @@ from .layout import (
     OPEN,
     RANK,
     ROW,
-    SIZE,
+    STOPPED_LOG,
     STOPPED_ROOT,
+    STOPPED_TRIE,
+    WRITTEN,
     Int,
     jitted,
 )
@@ -51,6 +53,7 @@ from .walks import clean_of, escapes_of, path_of, rest_of, walk, walk_both
 USUAL = 0x7E  # a character that few names and patterns treat by itself
 ESCAPE_LIMIT = 2048  # nodes at which a frame is left, beyond which the state is walked with its real stack
 NEVER = -2  # INNER_ROW: such a state
+OF_BOTH = 2  # STOPPED_LOG: `walk_both` was refused
 
 
 @jitted
@@ -83,12 +86,17 @@ def differing_row(context: np.ndarray, state: int, other: int) -> Int:
         return NO_ROWS
     row = free_of(context)[counts[FREE_USED]]
     mask = row_words(context, row)
-    mask[:] = row_words(context, known)
+    resumed = counts[STOPPED_ROOT] == state and counts[STOPPED_LOG] == OF_BOTH
     counts[STOPPED_ROOT] = DEAD
-    for which in range(2):
-        refused = walk_both(context, which, state, other, mask)
+    if not resumed:
+        mask[:] = row_words(context, known)
+        counts[WRITTEN], counts[STOPPED_TRIE] = row, 0
+    for which in range(counts[STOPPED_TRIE], 2):
+        refused = walk_both(context, which, state, other, mask, resumed)
         if refused < 0:
+            counts[STOPPED_ROOT], counts[STOPPED_LOG], counts[STOPPED_TRIE] = state, OF_BOTH, which
             return refused
+        resumed = False
     counts[FREE_USED] += 1
     return row
 
@@ -129,8 +137,7 @@ def _inner_row(context: np.ndarray, state: int) -> Int:
     if counts[FREE_USED] + 1 > len(free_of(context)):
         return NO_ROWS
     row = free_of(context)[counts[FREE_USED]]
-    mask = row_words(context, row)
-    started = walk_all(context, state, mask, True)
+    started = walk_all(context, state, row, True)
     if started < 0:
         return started
     logged = counts[ESCAPES_USED] - started
@@ -157,7 +164,7 @@ def _leave(context: np.ndarray, inner: int, outside: int, mask: np.ndarray) -> I
         if trie[node + 1, RANK] > trie[node, RANK]:
             set_bit(mask, trie[node, RANK])
         path[trie[node, DEPTH] + 1] = outside
-        refused = walk(context, which, node + 1, node + trie[node, SIZE], mask, -1, False)
+        refused = walk(context, which, node, mask, -1, DEAD, False, False)
         if refused < 0:
             return refused
     return 0
@@ -183,6 +190,7 @@ def framed_row(context: np.ndarray, state: int, stack: int) -> Int:
     row = free_of(context)[counts[FREE_USED]]
     mask = row_words(context, row)
     mask[:] = row_words(context, inner_row)
+    counts[WRITTEN] = row
     counts[STOPPED_ROOT] = DEAD
     refused = _leave(context, inner, outside, mask)
     if refused < 0:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from .charset import CharSet, Encoding, Template, add_template, template
 from .clock import tick
 from .dfa import Dfa
+from .layout import WIDE
 from .nfa import UNBOUNDED, Nfa
 
 NEVER = 2**31 - 1  # a counter does not get here
+COUNTED = 4
 
 
 def free(nfa: Nfa, after: int, char: Template, low: int, high: int) -> int:
@@ -26,14 +28,43 @@ def free(nfa: Nfa, after: int, char: Template, low: int, high: int) -> int:
 
 
 def plain(nfa: Nfa, after: int, dfa: Dfa, encoding: Encoding) -> int:
-    """A text the Dfa accepts. Deterministic; states that cannot accept do not appear."""
-    bodies = [nfa.byte() for _ in dfa.rows]
+    """A text the Dfa accepts. Deterministic; states that cannot accept do not appear.
+
+    Where it only counts characters of a wide set, a counter does, so that masks see a loop."""
+    counts, counted_over = _countable(dfa)
+    bodies = [nfa.eps() if state in counts else nfa.byte() for state in range(len(dfa.rows))]
     entries = [nfa.eps(body, after) if ends else body for body, ends in zip(bodies, dfa.accepts, strict=True)]
-    for body, targets in zip(bodies, dfa.targets, strict=True):
-        for target, chars in targets:
-            tick(4 + len(chars.ranges))
-            add_template(nfa, body, template(chars, encoding), entries[target])
+    for state, (body, targets) in enumerate(zip(bodies, dfa.targets, strict=True)):
+        if state in counts:
+            chars, count, end = counts[state]
+            nfa.link(body, free(nfa, entries[end], template(chars, encoding), count, count))
+        elif state not in counted_over:
+            for target, chars in targets:
+                tick(4 + len(chars.ranges))
+                add_template(nfa, body, template(chars, encoding), entries[target])
     return entries[0]
+
+
+def _countable(dfa: Dfa) -> tuple[dict[int, tuple[CharSet, int, int]], set[int]]:
+    """Ways of COUNTED or more characters of one wide set, with no other way in or out: by the state where they begin
+    the set, how many, and the state where they end; and the states between."""
+    ways_in, only = [0] * len(dfa.rows), {}
+    for state, targets in enumerate(dfa.targets):
+        for target, _ in targets:
+            ways_in[target] += 1
+        if len(targets) == 1 and not dfa.accepts[state] and len(targets[0][1]) >= WIDE:
+            only[state] = targets[0]
+    inner = {end for end, chars in only.values() if ways_in[end] == 1 and end in only and only[end][1] == chars}
+    found, between = {}, set[int]()
+    for state, (end, chars) in only.items():
+        passed = []
+        while state not in inner and end in inner:
+            passed.append(end)
+            end = only[end][0]
+        if len(passed) + 1 >= COUNTED:
+            found[state] = chars, len(passed) + 1, end
+            between.update(passed)
+    return found, between
 
 
 def run(dfa: Dfa) -> tuple[CharSet, int, int] | None:

@@ -15,6 +15,8 @@ from .layout import (
     BYTE,
     CHARS_SHIFT,
     DEPTH,
+    FORK_SHIFT,
+    FORKS,
     INVALID,
     OWN_FLAGS,
     RANK,
@@ -24,7 +26,7 @@ from .layout import (
     pointer,
 )
 
-SCAN, BUILD, SUMMARISE = range(3)
+SCAN, BUILD, SUMMARISE, FORK = range(4)
 # SCAN: what a token is inside the body of a JSON string
 IS_CLEAN, IS_BODY, CHARS, QUOTE, CHARS_TO_QUOTE, SCANNED = range(6)
 BODY_HOME, BODY_DEAD = 0, 255  # states of the body's table: between two characters; not in a body
@@ -125,11 +127,41 @@ def _summarise(utf8: np.ndarray, trie: np.ndarray, below: np.ndarray) -> int:
     return 0
 
 
+@jitted
+def _fork(trie: np.ndarray, below: np.ndarray, forks: np.ndarray, bytes_of: np.ndarray) -> int:
+    """The children of nodes that have FORKS or more, and of the root, whose list comes first: how many, then each.
+
+    forks, bytes_of [>= nodes + nodes // FORKS + 2]: nodes, and by which bytes. OWN_FLAGS >> FORK_SHIFT of a node is 1 +
+    where its list begins, 0 if it has none. Returns how much was written."""
+    count = len(below)
+    children, parents, path = np.zeros(count + 1, np.int32), np.empty(count, np.int32), np.empty(1 << 16, np.int32)
+    for node in range(count):
+        depth = trie[node, DEPTH]
+        path[depth] = node
+        parents[node] = path[depth - 1] + 1 if depth else 0  # 0: the root
+        children[parents[node]] += 1
+    used, places = 0, np.empty(count + 1, np.int32)  # where the next child goes
+    for node in range(count + 1):
+        places[node] = -1
+        if node == 0 or children[node] >= FORKS:
+            forks[used] = children[node]
+            if node > 0:
+                below[node - 1, OWN_FLAGS] |= np.uint64(used + 1) << np.uint64(FORK_SHIFT)
+            places[node] = used + 1
+            used += 1 + children[node]
+    for node in range(count):
+        place = places[parents[node]]
+        if place >= 0:
+            forks[place], bytes_of[place] = node, trie[node, BYTE]
+            places[parents[node]] += 1
+    return used
+
+
 def tries(addresses: int, operation: int, tokens: int, nodes: int) -> int:
     """addresses: int64 [5], of the operation's arrays in the order of its arguments.
 
     SCAN (steps, data, starts, out); BUILD (data, starts, order, ranks, trie; nodes: how many tokens are in order);
-    SUMMARISE (utf8, trie, below)."""
+    SUMMARISE (utf8, trie, below); FORK (trie, below, forks, bytes_of; tokens: how long these are)."""
     at = carray(pointer(addresses), (6,), np.int64)
     size = at[5]  # bytes of all tokens
     if operation == SCAN:
@@ -146,6 +178,13 @@ def tries(addresses: int, operation: int, tokens: int, nodes: int) -> int:
             carray(pointer(at[2]), (nodes,), np.int32),
             carray(pointer(at[3]), (tokens,), np.int32),
             carray(pointer(at[4]), (size + 1, 4), np.int32),
+        )
+    if operation == FORK:
+        return _fork(
+            carray(pointer(at[0]), (nodes + 1, 4), np.int32),
+            carray(pointer(at[1]), (nodes, 4), np.uint64),
+            carray(pointer(at[2]), (tokens,), np.int32),
+            carray(pointer(at[3]), (tokens,), np.uint8),
         )
     return _summarise(
         carray(pointer(at[0]), (tokens, 256), np.uint8),

@@ -22,13 +22,13 @@ import numpy as np
 
 from . import layout
 from .code import DEFAULT_CACHE, ConstraintCode, constraint_code
-from .layout import BUCKETS, BYTE, CLASS_LIMIT, RANK, SCALARS, SIZE
+from .layout import BUCKETS, BYTE, CLASS_LIMIT, FORKS, RANK, SCALARS, SIZE
 from .loops import BODY, TEXT, steps_table
 from .nfa import special
-from .rows import CHUNK, RowPool
-from .trie import BODY_DEAD, BUILD, CHARS, CHARS_TO_QUOTE, IS_BODY, IS_CLEAN, QUOTE, SCAN, SCANNED, SUMMARISE
+from .rows import RowPool
+from .trie import BODY_DEAD, BUILD, CHARS, CHARS_TO_QUOTE, FORK, IS_BODY, IS_CLEAN, QUOTE, SCAN, SCANNED, SUMMARISE
 
-FORMAT = b"1"
+FORMAT = b"2"
 NO_TOKEN = 2**31 - 1
 
 EXTENDED = 8192  # answers that are remembered
@@ -49,8 +49,12 @@ class VocabTables:
     data: np.ndarray  # uint8
     clean_nodes: np.ndarray
     clean_below: np.ndarray
+    clean_forks: np.ndarray
+    clean_fork_bytes: np.ndarray
     rest_nodes: np.ndarray
     rest_below: np.ndarray
+    rest_forks: np.ndarray
+    rest_fork_bytes: np.ndarray
     body_rows: np.ndarray  # uint32 [BUCKETS, words]: tokens that stay inside a JSON string, by characters at most
     long: np.ndarray  # int32 [n, 2]: those of BUCKETS characters and more: rank, characters, ascending by these
     suffix_nodes: np.ndarray  # trie of what tokens have behind the quote that ends a string
@@ -127,18 +131,6 @@ class VocabTables:
         return CharacterClasses(self)
 
     @cached_property
-    def roots(self) -> np.ndarray:
-        """int32 [2, 257]: by first byte, where its nodes begin in the clean trie and in the rest; they end where those
-        of the next byte begin."""
-        roots = np.zeros((2, 257), np.int32)
-        for nodes, row in zip((self.clean_nodes, self.rest_nodes), roots, strict=True):
-            node, last = 0, len(nodes) - 1
-            while node < last:
-                row[nodes[node, BYTE] + 1 :] = node + nodes[node, SIZE]
-                node += int(nodes[node, SIZE])
-        return roots
-
-    @cached_property
     def longest(self) -> int:
         """Bytes of the longest token: no token has more characters."""
         return int(np.diff(self.starts).max(initial=1))
@@ -201,7 +193,10 @@ class VocabTables:
             layout.CLEAN_BELOW: self.clean_below,
             layout.REST: self.rest_nodes,
             layout.REST_BELOW: self.rest_below,
-            layout.ROOTS: self.roots,
+            layout.CLEAN_FORKS: self.clean_forks,
+            layout.CLEAN_FORK_BYTES: self.clean_fork_bytes,
+            layout.REST_FORKS: self.rest_forks,
+            layout.REST_FORK_BYTES: self.rest_fork_bytes,
             layout.BODY_ROWS: self.body_rows,
             layout.LONG: self.long,
             layout.SUFFIXES: self.suffix_nodes,
@@ -228,7 +223,7 @@ class CharacterClasses:
         self.rows = np.full((CLASS_LIMIT, BUCKETS), -1, np.int32)  # rows of the pool
         self.scalars = np.zeros(SCALARS, np.int64)
         self.scalars[[layout.WORDS, layout.END_RANK, layout.LONGEST]] = tables.words, tables.end_rank, tables.longest
-        self.scalars[[layout.TOKENS, layout.CHUNK_ROWS]] = len(tables.rank), CHUNK
+        self.scalars[[layout.TOKENS, layout.CHUNK_ROWS]] = len(tables.rank), tables.pool.chunk_rows
 
     def number(self, low: int, high: int, beyond: int) -> int | None:
         """The place of this class, a new one if need be; None when there are too many."""
@@ -308,8 +303,9 @@ def _scan(code: ConstraintCode, starts: np.ndarray, data: np.ndarray) -> np.ndar
 
 def _trie(
     code: ConstraintCode, tokens: Sequence[bytes], ids: np.ndarray, rank: np.ndarray, first_rank: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The trie of tokens `ids` and what is below its nodes; ranks count from first_rank and are written to `rank`."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The trie of tokens `ids`, what is below its nodes, and lists of children (trie.FORK); ranks count from first_rank
+    and are written to `rank`."""
     order = _in_order(tokens, ids.tolist())
     chosen = [tokens[token] for token in order]
     starts, data = _joined(chosen)
@@ -323,7 +319,10 @@ def _trie(
     below = np.zeros((count, 4), np.uint64)
     steps = steps_table(TEXT, BODY_DEAD)
     _call(code, SUMMARISE, len(steps), count, 0, steps, nodes, below)
-    return nodes, below
+    size = count + count // FORKS + 2
+    forks, bytes_of = np.zeros(size, np.int32), np.zeros(size, np.uint8)
+    used = _call(code, FORK, size, count, 0, nodes, below, forks, bytes_of)
+    return nodes, below, forks[:used].copy(), bytes_of[:used].copy()
 
 
 def _body_rows(rank: np.ndarray, scanned: np.ndarray, words: int) -> np.ndarray:
@@ -353,7 +352,7 @@ def _closing(
         suffix = tokens[token][scanned[token, QUOTE] + 1 :]
         members.setdefault(suffix, []).append((int(scanned[token, CHARS_TO_QUOTE]), int(rank[token])))
     suffixes = [b"", *sorted(filter(None, members))]
-    nodes, _ = _trie(code, suffixes, np.arange(1, len(suffixes)), np.zeros(len(suffixes), np.int32), 0)
+    nodes, *_ = _trie(code, suffixes, np.arange(1, len(suffixes)), np.zeros(len(suffixes), np.int32), 0)
     group_starts, groups = [0], []
     for suffix in suffixes:
         groups += [(token_rank, chars) for chars, token_rank in sorted(members[suffix])]

@@ -10,6 +10,7 @@ from .kernel import configs_of, counts_of, exits_of, full, loops_of, nodes_of, s
 from .layout import (
     ACCEPT,
     ACCEPTS,
+    ALLOWANCE,
     ANY_BYTE,
     BELOW_FLAGS,
     BELOW_HIGH,
@@ -22,6 +23,8 @@ from .layout import (
     DEPTH,
     ESCAPES_HERE,
     ESCAPES_USED,
+    FORK_SHIFT,
+    FORKS,
     HIGH,
     INSIDE,
     LOOP,
@@ -30,8 +33,11 @@ from .layout import (
     LOOP_LOW,
     LOW,
     MEMBER_COUNT,
+    OWN_FLAGS,
+    PAUSED,
     RANK,
     SIZE,
+    STOPPED_FORK,
     STOPPED_NODE,
     TEST,
     UNICODE,
@@ -44,7 +50,11 @@ from .layout import (
 clean_of = layout.table(layout.CLEAN, 4)
 clean_below_of = layout.table(layout.CLEAN_BELOW, 4, np.uint64)
 rest_of = layout.table(layout.REST, 4)
-roots_of = layout.table(layout.ROOTS, 257)
+clean_forks_of = layout.vector(layout.CLEAN_FORKS)
+clean_fork_bytes_of = layout.vector(layout.CLEAN_FORK_BYTES, np.uint8)
+rest_forks_of = layout.vector(layout.REST_FORKS)
+rest_fork_bytes_of = layout.vector(layout.REST_FORK_BYTES, np.uint8)
+open_forks_of = layout.table(layout.OPEN_FORKS, 5)
 rest_below_of = layout.table(layout.REST_BELOW, 4, np.uint64)
 escapes_of = layout.vector(layout.ESCAPES)
 path_of = layout.vector(layout.PATH)
@@ -91,18 +101,8 @@ def in_class(low: int, high: int, flags: int, byte: int) -> bool:
 
 
 @jitted
-def _stays(context: np.ndarray, state: int, root: int, below: np.ndarray, node: int) -> bool:
-    """Whether nothing below trie node `node` is allowed but what is in the loop's row: `state`, reached from the root
-    through the loop alone, stands between two of its characters, and no byte that leaves it lies below."""
-    nodes, configs, exits = nodes_of(context), configs_of(context), exits_of(context)
-    cell = states_of(context)[state, LOOP]
-    if cell < 0 or configs[cell, CELL_NODE] != root:
-        return False
-    test = nodes[root, TEST]
-    if test >= 0:
-        needed = nodes[test, LOW] - configs[cell, CELL_COUNT]
-        if needed > 0 and np.int64(below[node, BELOW_FLAGS] >> np.uint64(CHARS_SHIFT)) >= needed:
-            return False  # further down the loop may be left
+def _none_below(exits: np.ndarray, state: int, below: np.ndarray, node: int) -> bool:
+    """Whether no byte by which `state` leaves its loop lies below trie node `node`."""
     return (
         below[node, BELOW_LOW] & exits[state, 0] == 0
         and below[node, BELOW_HIGH] & exits[state, 1] == 0
@@ -111,63 +111,106 @@ def _stays(context: np.ndarray, state: int, root: int, below: np.ndarray, node: 
 
 
 @jitted
-def first_root(context: np.ndarray, which: int, node: int) -> tuple[Int, Int]:
-    """The first byte whose nodes begin at `node` or later, and where."""
-    roots, byte = roots_of(context), 0
-    while byte < 256 and roots[which, byte] < node:
-        byte += 1
-    return byte, roots[which, byte]
+def _stays(context: np.ndarray, state: int, root: int, later: int, below: np.ndarray, node: int) -> bool:
+    """Whether nothing below trie node `node` is allowed but what is in the loop's row: `state`, reached from the root
+    through the loop alone, stands between two of its characters, and no byte that leaves it lies below.
+
+    later: the state once the loop has gone round often enough to be left, or DEAD where it may be left at once."""
+    nodes, configs, exits = nodes_of(context), configs_of(context), exits_of(context)
+    cell = states_of(context)[state, LOOP]
+    if cell < 0 or configs[cell, CELL_NODE] != root:
+        return False
+    test = nodes[root, TEST]
+    if test >= 0:
+        needed = nodes[test, LOW] - configs[cell, CELL_COUNT]
+        if (
+            needed > 0
+            and np.int64(below[node, BELOW_FLAGS] >> np.uint64(CHARS_SHIFT)) >= needed
+            and (later == DEAD or not _none_below(exits, later, below, node))
+        ):
+            return False  # further down the loop may be left
+    return _none_below(exits, state, below, node)
 
 
 @jitted
-def next_root(context: np.ndarray, which: int, state: int, byte: int) -> Int:
-    """The first byte from `byte` on by which both a token begins and `state` goes on; 256 for none. The roots of a trie
-    are far apart in memory, this is not."""
-    roots, steps = roots_of(context), steps_of(context)
-    while byte < 256 and (steps[state, byte] == DEAD or roots[which, byte] == roots[which, byte + 1]):
-        byte += 1
-    return byte
+def _next_child(forks: np.ndarray, bytes_of: np.ndarray, steps: np.ndarray, state: int, place: int, last: int) -> Int:
+    """From `place` on the first child of a list by whose byte `state` goes on; `last` for none. Children are far apart
+    in memory, this is not."""
+    while place < last and steps[state, bytes_of[place]] == DEAD:
+        place += 1
+    return place
 
 
 @jitted
-def walk(context: np.ndarray, which: int, first: int, last: int, mask: np.ndarray, pruned_for: int, log: bool) -> Int:
-    """Set the tokens of trie nodes first .. last - 1 that the automaton lets pass; PATH holds the state above `first`.
+def walk(
+    context: np.ndarray,
+    which: int,
+    above: int,
+    mask: np.ndarray,
+    pruned_for: int,
+    later: int,
+    log: bool,
+    resumed: bool,
+) -> Int:
+    """Set the tokens below trie node `above` (-1: all) that the automaton lets pass; PATH holds the state there.
 
-    which: 0 the clean trie, 1 the rest.  pruned_for: the loop node whose row `mask` began with, or -1.
-    log: add nodes at which an OPEN frame is left to ESCAPES.  Returns 0, or a refusal; then STOPPED_NODE is where a
-    walk over the same mask and path may go on."""
+    which: 0 the clean trie, 1 the rest.  pruned_for: the loop node whose row `mask` began with, or -1; later: of it,
+    see `_stays`.  log: add nodes at which an OPEN frame is left to ESCAPES.  Returns 0, or a refusal; then a walk over
+    the same mask and path may go on where it stopped (resumed). Nodes count against the allowance where all are walked.
+
+    A node with many children is open while one of them is looked at: the list of its children says which is next."""
     trie = clean_of(context) if which == 0 else rest_of(context)
     below = clean_below_of(context) if which == 0 else rest_below_of(context)
+    forks = clean_forks_of(context) if which == 0 else rest_forks_of(context)
+    bytes_of = clean_fork_bytes_of(context) if which == 0 else rest_fork_bytes_of(context)
     loops, configs, states, steps = loops_of(context), configs_of(context), states_of(context), steps_of(context)
     path, pure, counts, escapes = path_of(context), pure_of(context), counts_of(context), escapes_of(context)
-    roots = roots_of(context)
+    opened = open_forks_of(context)
     low = high = flags = np.uint64(0)
     if pruned_for >= 0:
         low, high, flags = loops[pruned_for, LOOP_LOW], loops[pruned_for, LOOP_HIGH], loops[pruned_for, LOOP_FLAGS]
-    node, visited, byte, root = first, 0, 0, last
-    if last == len(below):
-        byte, root = first_root(context, which, first)
+    node, last, height, visited = above + 1, len(below), 0, 0
+    listed: Int = 1
+    if above >= 0:
+        last, listed = above + trie[above, SIZE], np.int64(below[above, OWN_FLAGS] >> np.uint64(FORK_SHIFT))
+    place, end, level, at, after = 0, 0, 0, -1, last  # of the innermost open node
+    if resumed:
+        node, height = counts[STOPPED_NODE], counts[STOPPED_FORK]
+    elif listed > 0:
+        height, place, end, at = 1, listed, listed + forks[listed - 1], node
+        level = 0 if above < 0 else trie[above, DEPTH] + 1
+    if resumed and height > 0:
+        fork = opened[height - 1]
+        place, end, level, at, after = fork[0], fork[1], fork[2], fork[3], fork[4]
     while node < last:
-        if node == root:
-            byte = next_root(context, which, path[0], byte)
-            if byte == 256:
-                break
-            node, byte = roots[which, byte], byte + 1
-            root = roots[which, byte]
+        if node == at:
+            place = _next_child(forks, bytes_of, steps, path[level], place, end)
+            if place == end:
+                node, height, at = after, height - 1, -1
+                if height > 0:
+                    fork = opened[height - 1]
+                    place, end, level, at, after = fork[0], fork[1], fork[2], fork[3], fork[4]
+                continue
+            node, place = forks[place], place + 1
+            at = node + trie[node, SIZE]
         depth, size = trie[node, DEPTH], trie[node, SIZE]
         visited += 1
-        state = step(context, steps, path[depth], trie[node, BYTE])
-        if state < 0:
-            counts[STOPPED_NODE] = node
-            return state
+        if above < 0:
+            counts[ALLOWANCE] -= 1
+        state: Int = np.int64(PAUSED)
+        if counts[ALLOWANCE] > 0:
+            state = step(context, steps, path[depth], trie[node, BYTE])
         if state == DEAD:
             node += size
             continue
-        leaves = states[state, ACCEPT] & ESCAPES_HERE != 0
+        leaves = state > 0 and states[state, ACCEPT] & ESCAPES_HERE != 0
+        if state < 0 or (log and leaves and counts[ESCAPES_USED] >= len(escapes)):
+            counts[STOPPED_NODE], counts[STOPPED_FORK] = node, height
+            if height > 0:
+                fork = opened[height - 1]
+                fork[0], fork[1], fork[2], fork[3], fork[4] = place, end, level, at, after
+            return state if state < 0 else full(counts, layout.ESCAPES)
         if log and leaves:
-            if counts[ESCAPES_USED] >= len(escapes):
-                counts[STOPPED_NODE] = node
-                return full(counts, layout.ESCAPES)
             escapes[counts[ESCAPES_USED]] = 2 * node + which
             counts[ESCAPES_USED] += 1
         if pruned_for >= 0:
@@ -192,7 +235,7 @@ def walk(context: np.ndarray, which: int, first: int, last: int, mask: np.ndarra
                 pruned_for >= 0
                 and pure[depth + 1] != 0
                 and not (log and leaves)
-                and _stays(context, state, pruned_for, below, node)
+                and _stays(context, state, pruned_for, later, below, node)
             ):
                 node += size
                 continue
@@ -201,34 +244,71 @@ def walk(context: np.ndarray, which: int, first: int, last: int, mask: np.ndarra
             states[state, MEMBER_COUNT] > 0 or states[state, ACCEPT] & ACCEPTS != 0
         ):
             set_bit(mask, trie[node, RANK])
+        if size > FORKS:
+            listed = np.int64(below[node, OWN_FLAGS] >> np.uint64(FORK_SHIFT))
+            if listed > 0:
+                if height > 0:
+                    fork = opened[height - 1]
+                    fork[0], fork[1], fork[2], fork[3], fork[4] = place, end, level, at, after
+                height, place, end, level = height + 1, listed, listed + forks[listed - 1], depth + 1
+                at, after = node + 1, node + size
         node += 1
     counts[VISITED] += visited
     return 0
 
 
 @jitted
-def walk_both(context: np.ndarray, which: int, state: int, other: int, mask: np.ndarray) -> Int:
+def _next_differing(
+    forks: np.ndarray, bytes_of: np.ndarray, steps: np.ndarray, state: int, other: int, place: int, last: int
+) -> Int:
+    """The first child by whose byte two states may go on differently."""
+    while place < last:
+        ours, theirs = steps[state, bytes_of[place]], steps[other, bytes_of[place]]
+        if ours != theirs or ours < 0:
+            break
+        place += 1
+    return place
+
+
+@jitted
+def walk_both(context: np.ndarray, which: int, state: int, other: int, mask: np.ndarray, resumed: bool) -> Int:
     """Turn a mask of `other` into one of `state`, neither of which accepts: below nodes at which both have become one
-    state, nothing changes."""
+    state, nothing changes. A walk that was refused may go on over the same mask."""
     trie = clean_of(context) if which == 0 else rest_of(context)
+    below = clean_below_of(context) if which == 0 else rest_below_of(context)
+    forks = clean_forks_of(context) if which == 0 else rest_forks_of(context)
+    bytes_of = clean_fork_bytes_of(context) if which == 0 else rest_fork_bytes_of(context)
     path, others, steps, states = path_of(context), pure_of(context), steps_of(context), states_of(context)
-    path[0], others[0], node, visited = state, other, 0, 0
-    last, roots, root, first = len(trie) - 1, roots_of(context), 0, 0
+    opened, counts = open_forks_of(context), counts_of(context)
+    path[0], others[0], node, visited, last = state, other, 0, 0, len(below)
+    listed: Int = 0
+    height, place, end, level, at, after = 1, 1, 1 + forks[0], 0, 0, last  # of the innermost open node
+    if resumed:
+        node, height = counts[STOPPED_NODE], counts[STOPPED_FORK]
+        fork = opened[height - 1]
+        place, end, level, at, after = fork[0], fork[1], fork[2], fork[3], fork[4]
     while node < last:
-        if node == root:
-            while first < 256 and (
-                roots[which, first] == roots[which, first + 1]
-                or (steps[state, first] == steps[other, first] and steps[state, first] >= 0)
-            ):
-                first += 1
-            if first == 256:
-                break
-            node, first = roots[which, first], first + 1
-            root = roots[which, first]
+        if node == at:
+            place = _next_differing(forks, bytes_of, steps, path[level], others[level], place, end)
+            if place == end:
+                node, height, at = after, height - 1, -1
+                if height > 0:
+                    fork = opened[height - 1]
+                    place, end, level, at, after = fork[0], fork[1], fork[2], fork[3], fork[4]
+                continue
+            node, place = forks[place], place + 1
+            at = node + trie[node, SIZE]
         depth, size, byte = trie[node, DEPTH], trie[node, SIZE], trie[node, BYTE]
         visited += 1
-        ours, theirs = step(context, steps, path[depth], byte), step(context, steps, others[depth], byte)
+        counts[ALLOWANCE] -= 1
+        ours: Int = np.int64(PAUSED)
+        theirs: Int = np.int64(PAUSED)
+        if counts[ALLOWANCE] > 0:
+            ours, theirs = step(context, steps, path[depth], byte), step(context, steps, others[depth], byte)
         if ours < 0 or theirs < 0:
+            counts[STOPPED_NODE], counts[STOPPED_FORK] = node, height
+            fork = opened[height - 1]
+            fork[0], fork[1], fork[2], fork[3], fork[4] = place, end, level, at, after
             return min(ours, theirs)
         if ours == theirs:
             node += size
@@ -242,6 +322,13 @@ def walk_both(context: np.ndarray, which: int, state: int, other: int, mask: np.
             clear_range(mask, trie[node, RANK], trie[node + 1, RANK])
             if states[ours, MEMBER_COUNT] > 0 or states[ours, ACCEPT] & ACCEPTS != 0:
                 set_bit(mask, trie[node, RANK])
+        if size > FORKS:
+            listed = np.int64(below[node, OWN_FLAGS] >> np.uint64(FORK_SHIFT))
+            if listed > 0:
+                fork = opened[height - 1]
+                fork[0], fork[1], fork[2], fork[3], fork[4] = place, end, level, at, after
+                height, place, end, level = height + 1, listed, listed + forks[listed - 1], depth + 1
+                at, after = node + 1, node + size
         node += 1
-    counts_of(context)[VISITED] += visited
+    counts[VISITED] += visited
     return 0

@@ -163,6 +163,20 @@ def _ambiguous(nfa: Nfa) -> int:
     return nfa.eps(many(nfa, WORD + b" ", nfa.literal(b"!", nfa.ret), 2), many(nfa, PRINTABLE, nfa.ret, 0, 30), *words)
 
 
+def _runs(nfa: Nfa) -> int:
+    """Loops that must go round so often, with all that can follow: another sign, a wider loop, a narrower one, a text
+    that begins like the loop's own, and the same loop in another alternative that may end sooner."""
+    small = bytes(range(97, 123))
+    return nfa.eps(
+        many(nfa, WORD, nfa.literal(b"-", many(nfa, WORD, nfa.ret, 4, 4)), 8, 8),
+        nfa.literal(b"1", many(nfa, small, many(nfa, WORD, nfa.ret), 6, 6)),
+        nfa.literal(b"2", many(nfa, WORD, many(nfa, small, nfa.ret, 3), 5, 5)),
+        nfa.literal(b"3", many(nfa, WORD, nfa.literal(b"ing the", nfa.ret), 5, 7)),
+        nfa.literal(b"4", nfa.eps(many(nfa, WORD, nfa.ret, 9, 9), many(nfa, small, nfa.literal(b".", nfa.ret), 3, 6))),
+        nfa.literal(b"5", nfa.call(many(nfa, WORD, nfa.ret, 7, 7), many(nfa, b" -", nfa.ret))),
+    )
+
+
 LANGUAGES: dict[str, Build] = {
     "value": value,
     "object": _object,
@@ -177,6 +191,7 @@ LANGUAGES: dict[str, Build] = {
     "printable": lambda nfa: many(nfa, PRINTABLE, nfa.ret),
     "printable, few": lambda nfa: quoted(nfa, PRINTABLE.replace(b'"', b""), 2, 20, nfa.ret),
     "printable, many": lambda nfa: quoted(nfa, PRINTABLE, 2, 70, nfa.literal(b";", nfa.ret)),
+    "runs": _runs,
     "any text": lambda nfa: nfa.repeat(
         0, UNBOUNDED, nfa.ret, lambda again: nfa.byte([(0, 127, again), *unicode_edges(nfa, again)])
     ),

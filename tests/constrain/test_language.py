@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from imp.constrain.charset import Encoding
 from imp.constrain.errors import Code, ConstraintError
 from imp.constrain.language import Language
-from imp.constrain.nfa import UNBOUNDED, Nfa
+from imp.constrain.nfa import UNBOUNDED, Kind, Nfa
 
 from . import simulate
 
 # characters of sets one after the other, which are written straight down: only the last one's number is open
 CHAINS = ["^a{2}b{1,3}$", "^[ab]{3}$", "^ab*$", "^a?$", "^[^a]{2,}$", r"^[\s\S]{0,4}$", r"^[\s\S]{2,}$", r"^[\s\S]*$", "^(?:ab)b{0,2}$", '^[a"]b{2}$']
-PATTERNS = [*CHAINS, "", "a", "^a", "b$", "^a*$", "^(ab)*$", "a|b", "^[^a]*$", "^a{2,4}$", "^(a|ba)+$", "aa|bb", "^(aa)*$", "^(aaa)*b?$", "[]", "^.$", "^$"]
+RUNS = ["^[a-z]{4}-?$", '^(?:[a-z]{4}|")b?$', '^b?[a-z]{4}"?$', '^(?:"|b[a-z]{4})$', '^"?[^"]{4}$', "^[a-z]{4}[^b]$", "^(?:[a-z]{4}b)?$"]
+PATTERNS = [*CHAINS, *RUNS, "", "a", "^a", "b$", "^a*$", "^(ab)*$", "a|b", "^[^a]*$", "^a{2,4}$", "^(a|ba)+$", "aa|bb", "^(aa)*$", "^(aaa)*b?$", "[]", "^.$", "^$"]
 TEXTS = ["".join(chars) for size in range(6) for chars in itertools.product('ab"', repeat=size)]
 languages = st.sampled_from(PATTERNS).map(Language.pattern)
 small = settings(max_examples=60, deadline=None)
@@ -122,6 +123,15 @@ def test_emitted_strings_are_exact_and_without_dead_ends(pattern, encoding):
             body = text if encoding is Encoding.RAW else json.dumps(text)[1:-1]
             assert simulate.accepts(nfa, start, body.encode() + b'"') == (text in fitting), (text, low, high)
         assert simulate.dead_ends(nfa, start) == 0
+
+
+def test_long_runs_are_counted():
+    """A state for each of the characters would be walked by masks token by token."""
+    nfa, start = emitted(Language.pattern("^[0-9A-Za-z]{200}-[0-9A-Za-z]{100}$"), Encoding.JSON, 0, UNBOUNDED)
+    assert len(nfa.nodes) < 400 and sum(node.kind is Kind.TEST for node in nfa.nodes) == 2
+    good = b"aZ09" * 50 + b"-" + b"x" * 100
+    for body in (good, good[1:], good + b"x", b"a" + good, good.replace(b"-", b"a"), good.replace(b"Z", b"-", 1)):
+        assert simulate.accepts(nfa, start, body + b'"') == (body == good)
 
 
 def test_scattered_lengths_are_exact_too():

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from imp.constrain import automaton, layout
 from imp.constrain.automaton import Grammar, Limits
 from imp.constrain.nfa import Nfa, special
 from imp.constrain.schema import compile_schema
@@ -65,6 +66,7 @@ def after(grammar: Grammar, text: bytes) -> int:
         "at least": [b'"', b'"123456', b'"1234567', b'"12345678'],
         "printable, many": [b'"', b'""', b'"a', b'"' + b"z" * 69, b'"' + b"z" * 30, b'"' + b'"' * 60],
         "printable, few": [b'"', b'"ab', b'"' + b"0" * 19],
+        "runs": [b"", b"abcd", b"abcdefg", b"abcdefgh", b"1", b"1abcd", b"1abcdef", b"2ab", b"2abcdef", b"3", b"3abcdef", b"4", b"4abc", b"4abcdefgh", b"5", b"5abcdefg"],
         "raw text": [b"<parameter=a>\n", b"<parameter=a>\n\n", b"<parameter=a>\nx\n</para", b"<parameter=a>\n\xe2\x82"],
         "one or more": [b"a", b"a-", b"a-b"],
         "ambiguous": [b"", b"the", b"the c", b"\n"],
@@ -108,6 +110,21 @@ def test_tokens_of_equal_bytes_share_their_bit_and_empty_ones_have_none(code_fol
     assert tables.token_bits(grammar.row(1)).tolist() == [False] * 5 + [True] * 2
     assert grammar.advance(state, 5) == grammar.advance(end, 1) == grammar.advance(1, 2) == 0
     assert grammar.advance(state, 7) == grammar.advance(state, -1) == grammar.advance(state, 0) == 0
+
+
+@pytest.mark.parametrize("name", ["ambiguous", "list of lists", "object", "printable, many", "runs", "value"])
+def test_walks_that_pause_find_the_same(name: str, gpt2_tables: VocabTables, code_folder: Path, monkeypatch):
+    """What takes long is begun with the interpreter's lock held, goes on without it, and comes back again and again so
+    that others get on: here after every few nodes."""
+    nfa, draw = Nfa(), random.Random(name)
+    grammar = Grammar(nfa, LANGUAGES[name](nfa), gpt2_tables, Limits(seconds=60), code_folder)
+    provide, pauses = grammar.provide, []
+    monkeypatch.setattr(automaton, "UNSHARED", 3)
+    monkeypatch.setattr(automaton, "AT_ONCE", 7)
+    monkeypatch.setattr(grammar, "provide", lambda refusal: (pauses.append(refusal == layout.PAUSED), provide(refusal)))
+    for _ in range(3):
+        walk(grammar, draw, 4)
+    assert any(pauses)
 
 
 def test_rows_of_strings_are_shared(gpt2_tables: VocabTables, code_folder: Path):

@@ -229,4 +229,5 @@ def test_rows_go_back_to_the_pool(gpt2_tables: VocabTables, build):
     held = list(grammar._rows)
     assert held
     del grammar
-    assert set(held) <= set(pool._free)
+    assert set(held) <= set(pool._returned)
+    assert not any(pool[row].any() for row in pool.take(len(pool._free) + len(held))), "rows begin as zeros"
