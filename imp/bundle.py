@@ -155,6 +155,7 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
             vectors=_vectors(checkpoint, model.hidden),
             fill=_fill(checkpoint, tokenizer),
             no_guesses=guesses.off,
+            no_predictions=guesses.no_predictions,
         ),
         tokenizer=tokenizer,
         backend=backend,

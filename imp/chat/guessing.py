@@ -15,6 +15,21 @@ class Encoder(Protocol):
     def encode(self, text: str, add_special: bool = True) -> list[int]: ...
 
 
+class Guesser(Protocol):
+    """What of prepare.ModelFacts says how outputs are guessed at."""
+
+    @property
+    def tokenizer(self) -> Encoder: ...
+    @property
+    def defaults(self) -> Sampling: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def no_guesses(self) -> str: ...
+    @property
+    def no_predictions(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Declined:
     """Why nothing is guessed although a request says what its output may be, or asks for guesses."""
@@ -23,23 +38,24 @@ class Declined:
     why: str
 
 
-def declined(options: Options, defaults: Sampling, no_guesses: str) -> Declined | None:
-    """None where nothing was asked for, or it is done. no_guesses: why the server guesses nothing."""
-    if not options.speculates and options.prediction is None:
+def declined(options: Options, facts: Guesser) -> Declined | None:
+    """None where nothing was asked for, or it is done."""
+    predicts = options.prediction is not None
+    if not options.speculates and not predicts:
         return None
     if options.speculates is False:
         return Declined("off", "the request's speculative is false")
-    if no_guesses:
-        return Declined("off", no_guesses)
-    if defaults.mirostat if options.mirostat is None else options.mirostat:
+    if why := facts.no_guesses or (predicts and facts.no_predictions):
+        return Declined("off", why)
+    if facts.defaults.mirostat if options.mirostat is None else options.mirostat:
         return Declined("mirostat", "with mirostat each draw depends on the one before it")
     return None
 
 
-def drafting(options: Options, tokenizer: Encoder, context: int, shares: bool, no_guesses: str) -> Drafting:
+def drafting(options: Options, facts: Guesser, shares: bool) -> Drafting:
     """shares: the request reads and fills the prompt cache. One that does not gives its output to nobody's guesses, and
     takes none from others. Of a prediction no more is read than the context holds."""
-    wanted = options.speculates is not False and not no_guesses
-    text = options.prediction if wanted and options.prediction else ""
-    tokens = tokenizer.encode(text[: context * LONGEST], add_special=False) if text else []
-    return Drafting(wanted, tuple(tokens[:context]), shares)
+    wanted = options.speculates is not False and not facts.no_guesses
+    text = options.prediction if wanted and not facts.no_predictions and options.prediction else ""
+    tokens = facts.tokenizer.encode(text[: facts.context * LONGEST], add_special=False) if text else []
+    return Drafting(wanted, tuple(tokens[: facts.context]), shares)

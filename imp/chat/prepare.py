@@ -89,6 +89,7 @@ class ModelFacts:
     answer_reserve: int = 256  # tokens that are enough for an answer: thinking may take all others
     trace_prompt: Callable[[str], None] | None = None  # is shown every rendered chat prompt
     no_guesses: str = ""  # why outputs are not guessed at; empty: they are
+    no_predictions: str = ""  # why what clients expect of an output is no help; empty: it is
 
 
 def default_sampling(generation: Mapping[str, Any]) -> Sampling:
@@ -239,7 +240,7 @@ def _request(id: str, prompt: list[int], options: Options, facts: ModelFacts, ar
         salt=prompt_salt(options.cache_salt, facts, options.uses_cache),
         pin=len(prompt) if options.keeps_prompt and _shares(options, facts) else 0,
         arrived=arrived,
-        drafting=drafting(options, facts.tokenizer, facts.context, _shares(options, facts), facts.no_guesses),
+        drafting=drafting(options, facts, _shares(options, facts)),
     )
 
 

@@ -68,7 +68,7 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
         prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
         prepared, heard = await bound(services, recorder, ask.chat, ask.constraint, prepared, loaded.facts)
     conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None, heard)
-    conversation.declined = declined(ask.chat.options, loaded.facts.defaults, loaded.facts.no_guesses)
+    conversation.declined = declined(ask.chat.options, loaded.facts)
     writer = openai_chat.Writer(ask, header, conversation, loaded.tokenizer, prepared.prompt)
     return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored)
 
@@ -94,7 +94,7 @@ async def completions(services: Services, request: HttpRequest) -> Response:
         with recorder.compiling(ask.constraint):
             prepared = await services.constrained(prepared, ask.constraint, loaded.facts)
     conversation = Conversation([(each.id, each.n) for each in prepared], recorder.timings if ask.timings else None)
-    conversation.declined = declined(wanted.options, loaded.facts.defaults, loaded.facts.no_guesses)
+    conversation.declined = declined(wanted.options, loaded.facts)
     writer = openai_completions.Writer(ask, header, conversation, loaded.tokenizer, texts, [p.prompt for p in prepared])
     return await answer(services, prepared, writer, recorder, ask.stream, ask.ignored)
 

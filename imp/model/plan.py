@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from time import perf_counter
@@ -95,7 +96,8 @@ def plan_draws(by_row: list[list[Draw]], vocab: int, width: int, bits: MaskBits)
     floats = np.array([_floats(d) for d in draws], np.float32).reshape(len(draws), 12).T.copy()
     ints = np.array([_ints(d) for d in draws], np.int32).reshape(len(draws), 4).T.copy()
     bias_starts, bias_tokens, bias_values = _ranges([_biases(d, vocab, bits) for d in draws], (np.int32, np.float32))
-    seen_starts, seen_tokens, seen_counts = _ranges([_seen(d, vocab) for d in draws], (np.int32, np.int32))
+    all_seen = [seen for row in by_row for seen in _seen_by(row, vocab)]
+    seen_starts, seen_tokens, seen_counts = _ranges(all_seen, (np.int32, np.int32))
     masks, mask_rows = _masks(by_row, bits)
     return SamplingPlan(
         temperature=floats[0],
@@ -184,11 +186,28 @@ def _completing(output: Seq[int], banned: Seq[tuple[int, ...]]) -> list[int]:
     return [last for *before, last in banned if not before or list(output[-len(before) :]) == before]
 
 
+def _seen_by(row: list[Draw], vocab: int) -> Iterator[dict[int, int]]:
+    """_seen of each of these draws: behind a guess, what was seen before it and the guess."""
+    seen: dict[int, int] = {}
+    for i, draw in enumerate(row):
+        sampling, follows = draw.seq.request.sampling, i > 0 and row[i - 1].target < 0
+        if follows and sampling.repeat_last_n < 0 and _penalises(sampling):
+            token = draw.seq.draft[draw.drafted - 1]
+            seen = seen | {token: seen.get(token, 0) + 1} if token < vocab else seen
+        else:
+            seen = _seen(draw, vocab)
+        yield seen
+
+
+def _penalises(sampling: Sampling) -> bool:
+    s = sampling
+    return s.repetition_penalty != 1.0 or bool(s.frequency_penalty) or bool(s.presence_penalty)
+
+
 def _seen(draw: Draw, vocab: int) -> dict[int, int]:
     """Distinct tokens of the penalty window -> how often each was generated in it."""
     s, prompt = draw.seq.request.sampling, len(draw.seq.request.prompt)
-    off = s.repetition_penalty == 1.0 and not s.frequency_penalty and not s.presence_penalty
-    if off or not s.repeat_last_n or draw.target >= 0:
+    if not _penalises(s) or not s.repeat_last_n or draw.target >= 0:
         return {}
     history = draw.history()
     first = 0 if s.repeat_last_n < 0 else max(0, len(history) - s.repeat_last_n)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 
 SLOPE = 0.45  # of the shape before anything is known: what a position more costs a CPU that computes, beside one alone
-FOLLOW = 0.15  # share of a deviation that is the scale's
-LEARN = 0.1  # and the shape's, once it is known
-WILDEST = 4.0  # a step that is off by more was held up by something else
+FOLLOW = 0.2  # share of a deviation that is the scale's
+LEARN = 0.15  # and the shape's, once it is known
+WILDEST = 2.0  # a step that is off by more was held up by something else, and counts as off by so much
 
 
 class StepCosts:
@@ -32,6 +32,10 @@ class StepCosts:
             return found
         below = self._known[bisect_right(self._known, positions) - 1]
         return self._shape[below] * (1 + self.slope * (positions - 1)) / (1 + self.slope * (below - 1))
+
+    def is_known(self, positions: int) -> bool:
+        """Whether a step of so many was measured."""
+        return positions in self._shape
 
     def learn(self, positions: int, seconds: float) -> None:
         """A step of so many positions took so long."""

@@ -26,8 +26,14 @@ PRIOR = 8.0
 MEMORY = 256.0  # trials after which the older ones count half
 
 OWN = 6.0  # trials of a text that weigh as much as what is known of all texts
+DOUBT = 3.0  # misses that every text begins with, until it was seen to repeat itself
 FORGET = 0.97  # of a text's own experience, what is left after each trial
 SUREST = 0.99
+
+DEBT = -1.0  # tokens that guesses may have cost a text more than they gave: no more are made then
+DEEPEST = -2.0  # the most that is remembered of it
+CREDIT = 4.0  # and of what they have given more than they cost
+LAPSE = 0.99  # of either, what is left after each step
 
 
 def kind(source: Source, matched: int) -> int:
@@ -36,12 +42,24 @@ def kind(source: Source, matched: int) -> int:
 
 
 class Texture:
-    """How well one text can be guessed beside others: hits and misses, and those to be expected of the kinds tried."""
+    """How well one text can be guessed beside others: hits and misses, and those to be expected of the kinds tried.
 
-    __slots__ = ("due", "due_misses", "hits", "misses")
+    Beside that stands what guesses have given it and cost, in tokens. Chances are estimates, and so are costs: whatever
+    is wrong with them, this bounds what a text can lose."""
+
+    __slots__ = ("balance", "due", "due_misses", "hits", "misses")
 
     def __init__(self) -> None:
-        self.hits = self.misses = self.due = self.due_misses = 0.0
+        self.hits = self.due = self.due_misses = self.balance = 0.0
+        self.misses = DOUBT
+
+    @property
+    def may_lose(self) -> bool:
+        return self.balance > DEBT
+
+    def settle(self, accepted: int, cost: float) -> None:
+        """A step gave so many tokens by guesses, and lost so many to them."""
+        self.balance = min(max(self.balance * LAPSE + accepted - cost, DEEPEST), CREDIT)
 
     @property
     def factor(self) -> float:

@@ -17,9 +17,10 @@ from imp.sched.odds import Odds, Texture, kind
 from imp.sched.proposals import MODEL, Proposals
 from imp.types import Constraint, Lookup, Proposer, Sequence, Source
 
-MARGIN = 1.03  # guesses must promise so much more than no guesses
+MARGIN = 1.05  # guesses must promise so much more than no guesses: neither chances nor costs are known exactly
 RETRY = 32  # in one step of so many, costs are taken for lower than they were measured: that may have changed ...
-HOPE = 0.8  # ... by this much
+HOPE = 0.8  # ... by this much,
+NOVELTY = 0.2  # or by this, where no step of so many positions was measured
 _GROWING = (Source.RUN, Source.NEAR, Source.REPLACEMENT, Source.SHARED)
 
 
@@ -54,6 +55,7 @@ class Speculation:
         self._why = why
         self._steps = 0
         self._proposing_s = 0.0  # of the step in preparation
+        self._price = 0.0  # tokens that a guess costs in it
 
     @property
     def mode(self) -> tuple[str, str]:
@@ -68,6 +70,11 @@ class Speculation:
         """Why nothing is guessed about outputs; empty: something is."""
         mode, why = self.mode
         return why if mode == "off" else ""
+
+    @property
+    def no_predictions(self) -> str:
+        """Why Drafting.prediction is no help; empty: it is."""
+        return "" if self.lookup is not None else self._why
 
     def draft(
         self,
@@ -90,7 +97,8 @@ class Speculation:
         for seq in decoding:
             if seq.drafts is not None:
                 seq.drafts.tokens = []
-            candidate = self._candidate(seq, room, pays) if pays or seq.draft or seq.constraint is not None else None
+            forced = seq.constraint is not None and spare > 0
+            candidate = self._candidate(seq, room, pays) if pays or seq.draft or forced else None
             if candidate is not None:
                 found.append((seq, candidate))
         expected = 0.0
@@ -100,6 +108,16 @@ class Speculation:
                 seq.draft = candidate.tokens[:depth]
         if self.proposals is not None and not self.proposals.proposer.failed:
             self._ask(self.proposals, decoding, spare, expected, room, reserve)
+        self._price = self._price_of(len(decoding), sum([len(seq.draft) for seq in decoding]))
+
+    def _price_of(self, rows: int, guesses: int) -> float:
+        """Tokens that all rows lose, by the step taking longer, for each of so many guesses."""
+        costs = self.costs
+        if costs is None or not guesses:
+            return 0.0
+        base = costs.of(rows)
+        more = costs.of(rows + guesses) - base + (self._proposing_s / costs.scale if costs.scale else 0.0)
+        return rows * max(more, 0.0) / base / guesses
 
     def _ask(
         self,
@@ -117,6 +135,9 @@ class Speculation:
             return
         for seq in free:
             seq.drafts = seq.drafts or Candidate()
+        free = [seq for seq in free if seq.drafts.text.may_lose]
+        if not free:
+            return
         factors = [seq.drafts.text.factor for seq in free]
         rows = len(decoding)
         depth = proposals.depth(factors, spare - taken, rows + taken, rows + expected, MARGIN)
@@ -137,7 +158,10 @@ class Speculation:
             seq.accepted += accepted
             seq.verify_steps += 1
             seq.verified += len(tokens)
-        if candidate is None or not candidate.tokens:
+        if candidate is None:
+            return
+        candidate.text.settle(accepted, drafted * self._price)
+        if not candidate.tokens:
             return
         expected = candidate.predicted
         seq.predicted += len(range(expected.start, min(expected.stop, drafted)))
@@ -216,6 +240,8 @@ class Speculation:
             return depths, 0.0
         chance, chances = self.odds.chance, []
         for i, (_, candidate) in enumerate(found):
+            if not candidate.text.may_lose:
+                continue
             factor, value = candidate.text.factor, 1.0
             for of_kind in candidate.kinds[: len(candidate.tokens)]:
                 value *= chance(of_kind, factor)
@@ -231,12 +257,15 @@ class Speculation:
         """The number of guesses, likeliest first, with which a step gives most tokens for its time."""
         costs = self.costs
         assert costs is not None
-        hope = HOPE if self._steps % RETRY == 0 else 1.0
+        hopes = self._steps % RETRY == 0
         base = costs.of(rows)
         best, most, tokens = 0, MARGIN * rows / base, float(rows)
         for count, (value, _) in enumerate(chances, 1):
             tokens += value
-            rate = tokens / (base + hope * (costs.of(rows + count) - base))
+            more = costs.of(rows + count) - base
+            if hopes:
+                more *= HOPE if costs.is_known(rows + count) else NOVELTY
+            rate = tokens / (base + more)
             if rate > most:
                 best, most = count, rate
         return best

@@ -58,7 +58,7 @@ def build(script: Script, settings: Settings) -> Bundle:
     facts = bundle.facts(tokenizer, chosen_template, {}, memory.context, settings, constraints)
     return Bundle(
         card=_card(script, settings),
-        facts=replace(facts, no_guesses=guesses.off),
+        facts=replace(facts, no_guesses=guesses.off, no_predictions=guesses.no_predictions),
         tokenizer=tokenizer,
         backend=ScriptBackend(len(script.replies), script.loop),
         runner=runner,

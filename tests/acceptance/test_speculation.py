@@ -1,6 +1,8 @@
 """What speculation gains on the real model, what it never costs, and that it changes no output and no distribution.
 
-Speeds are compared on one server, request against request: `"speculative": false` is the other side of each pair.
+Speeds are compared on one server, request against request: `"speculative": false` is the other side of each pair. What
+else runs on the machine only ever takes time, so the fastest of each side's rounds are compared where a few per cent
+matter, and medians where a half does.
 """
 
 from __future__ import annotations
@@ -93,6 +95,10 @@ def pairs(url: str, content: str, rounds: int, **fields: Any) -> list[tuple[Answ
     return found
 
 
+def best_gain(found: list[tuple[Answer, Answer]]) -> float:
+    return max(on.rate for on, _ in found) / max(off.rate for _, off in found)
+
+
 def gain(found: list[tuple[Answer, Answer]]) -> float:
     return statistics.median(on.rate for on, _ in found) / statistics.median(off.rate for _, off in found)
 
@@ -114,8 +120,11 @@ def test_an_essay_is_never_slower(running: ServerProcess, essay: int) -> None:
     for temperature in (0, 1):
         found = pairs(running.url, ESSAYS[essay], 9, temperature=temperature, seed=7, max_tokens=300)
         on = found[-1][0]
-        print(f"\nessay {essay}, temperature {temperature}: {gain(found):.3f}, {on.accepted} of {on.drafted} right")
-        assert gain(found) >= LEAST_ESSAY
+        print(
+            f"\nessay {essay}, temperature {temperature}: {best_gain(found):.3f} (medians {gain(found):.3f}),"
+            f" {on.accepted} of {on.drafted} guesses right"
+        )
+        assert best_gain(found) >= LEAST_ESSAY
 
 
 def test_no_output_changes_greedy_or_seeded(running: ServerProcess) -> None:

@@ -226,6 +226,7 @@ async def serving(
     speculation = speculation or Speculation()
     facts = ModelFacts(
         no_guesses=speculation.off,
+        no_predictions=speculation.no_predictions,
         tokenizer=tokenizer,
         template=ChatTemplate(template) if template else None,
         defaults=defaults or Sampling(),

@@ -23,7 +23,7 @@ SEARCH = tool("search", {"type": "object", "properties": {"q": {"type": "string"
 def guess(server: Spoken, folder: Any, most: int) -> None:
     """From now on up to `most` tokens are guessed and come in one step."""
     server.bundle.scheduler.speculation = Speculation(SuffixLookup(folder, 1, 0), most=most)
-    facts = replace(server.bundle.facts, no_guesses="")
+    facts = replace(server.bundle.facts, no_guesses="", no_predictions="")
     server.services.loaded = replace(server.bundle, facts=facts)
 
 

@@ -140,6 +140,22 @@ async def test_without_a_drafter_predictions_are_declined_and_health_says_why():
 
 
 @run
+async def test_a_draft_model_alone_has_no_use_for_a_prediction():
+    class Silent:
+        failed = ""
+
+        def propose(self, wanted):
+            return 0.001
+
+    alone = Speculation(proposer=Silent(), why="speculative.ngram is false")
+    async with serving(SCRIPT, speculation=alone) as harness:
+        assert "imp_spec_declined" not in await details(harness, speculative=True)
+        found = await details(harness, prediction=predicted(SAID))
+        assert found["imp_spec_declined_detail"] == "speculative.ngram is false"
+        assert (await harness.client.get("/health")).json()["speculation"]["mode"] == "draft_model"
+
+
+@run
 async def test_health_and_the_counters_tell_of_guesses(guessing):
     async with serving(SCRIPT, speculation=guessing()) as harness:
         found = await details(harness, prediction=predicted(SAID))
