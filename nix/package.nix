@@ -109,6 +109,9 @@ buildPythonApplication {
     "tests/cpu"
     "tests/constrain"
     "tests/chat/formats"
+    "tests/http/test_forced_calls.py"
+    "tests/http/test_thinking_limits.py"
+    "tests/http/test_thinking_matrix.py"
     "tests/sched/test_schedules.py"
     "tests/weights/test_weights_fuzz.py"
   ];
