@@ -13,7 +13,8 @@ from imp.constrain.schema import KEYWORDS, compile_schema
 from tests.constrain.random_schemas import Schemas
 from tests.constrain.schemas import Writer
 
-WORDS = [*KEYWORDS, "#", "#/$defs/a", "#a", "http://x.test/a#b", "urn:x:y", "(", "[a-", "^a{2,}$", "date", "object", "integer", "é", "", "~1", "%zz", "\ud800"]
+WORDS = [*KEYWORDS, "#", "#/$defs/a", "#a", "http://x.test/a#b", "urn:x:y", "http://[x", "http://[x#y", "//[::1", "(", "[a-", "^a{2,}$", "date", "object", "integer", "é", "", "~1", "%zz", "\ud800"]
+KEYWORDS_READ = ["minimum", "maximum", "minLength", "maxLength", "minItems", "enum", "const", "type", "properties", "required", "additionalProperties", "patternProperties", "allOf", "items", "prefixItems", "minContains"]
 ODD = [None, True, False, 0, -1, 1.5, 1e308, 10**30, "", [], {}, [[]], [{}], {"a": {}}, ["a", "a"], "\ud800", {"$ref": "#"}, float("nan")]
 
 
@@ -72,3 +73,19 @@ def test_any_bytes_after_a_schema(seed):
             json.loads(data)
     for good in (b"{}", b'{"a":[1,2.5e3,"\\u00e9",null]}', b"[[],[[]],{}]", b'"\\ud83d\\ude00"'):
         assert writer.accepts(good)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_why_nothing_fulfils_a_schema_is_sought_among_anything(seed):
+    """Keywords beside a reference of draft 7 are ignored, so they may be no keywords at all."""
+    rng = random.Random(200 + seed)
+    draft7 = "http://json-schema.org/draft-07/schema#"
+    for _ in range(200):
+        ignored = {keyword: anything(rng, 2) for keyword in rng.sample(KEYWORDS_READ, 4)}
+        document = {"$schema": draft7, "definitions": {"no": {"allOf": [False]}}, **ignored, "$ref": "#/definitions/no"}
+        with pytest.raises(ConstraintError) as caught:
+            compile_schema(document, Nfa())
+        assert caught.value.message
+    for least in (1.0, 2, 1e308, 65537.0):
+        with pytest.raises(ConstraintError):
+            compile_schema({"type": "array", "prefixItems": [True, False], "minItems": least, "maxItems": 2, "contains": False}, Nfa())

@@ -1,7 +1,11 @@
-"""Why no value fulfils a schema, found in the schema: the first contradiction on the way to what must be there."""
+"""Why no value fulfils a schema, found in the schema: the first contradiction on the way to what must be there.
+
+What is read here may be no schema: keywords beside a `$ref` of old drafts are looked at by nobody else.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from ..errors import ConstraintError
@@ -23,10 +27,10 @@ BOUNDS = (
 def explain(document: Document, is_empty: Callable[[Place], bool] = lambda place: False) -> tuple[str, str]:
     """Pointer and reason. is_empty: a proof that no value fulfils the schema there."""
     seen: set[int] = set()
-    work = [document.root]
+    work = deque([document.root])
     deepest = document.root
     while work:
-        place = work.pop(0)
+        place = work.popleft()
         if id(place.raw) in seen:
             continue
         seen.add(id(place.raw))
@@ -57,9 +61,9 @@ def _contradiction(place: Place) -> str | None:
         if _is_scalar(raw):
             return f"'{keyword}' has no member of 'type' {raw['type']!r} that the other keywords allow"
         return None
-    properties = raw.get("properties", {})
-    for name in raw.get("required", []):
-        if isinstance(properties, dict) and properties.get(name) is False:
+    properties = _properties(raw)
+    for name in _required(raw):
+        if properties.get(name) is False:
             return f"'required' names '{name}', which 'properties' forbids"
         if raw.get("additionalProperties") is False and name not in properties and not raw.get("patternProperties"):
             return f"'required' names '{name}', which 'additionalProperties' forbids"
@@ -75,17 +79,29 @@ def _needed(document: Document, place: Place) -> Iterator[Place]:
     raw = place.raw
     if not isinstance(raw, dict):
         return
-    if "$ref" in raw:
+    if isinstance(raw.get("$ref"), str):
         try:
             yield document.reference(place, "$ref", raw["$ref"])
         except ConstraintError:
             return
     if isinstance(raw.get("allOf"), list):
         yield from (place.at("allOf", index) for index in range(len(raw["allOf"])))
-    for name in raw.get("required", []):
-        if name in raw.get("properties", {}):
+    for name in _required(raw):
+        if name in _properties(raw):
             yield place.at("properties", name)
-    if raw.get("minItems", 0) and isinstance(raw.get("items"), dict | bool):
-        yield place.at("items")
-    if isinstance(raw.get("prefixItems"), list):
-        yield from (place.at("prefixItems", i) for i in range(min(raw.get("minItems", 0), len(raw["prefixItems"]))))
+    least = raw.get("minItems")
+    if isinstance(least, int | float) and least > 0:
+        if isinstance(raw.get("items"), dict | bool):
+            yield place.at("items")
+        if isinstance(raw.get("prefixItems"), list):
+            yield from (place.at("prefixItems", i) for i in range(int(min(least, len(raw["prefixItems"])))))
+
+
+def _required(raw: dict[str, object]) -> list[str]:
+    names = raw.get("required")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _properties(raw: dict[str, object]) -> dict[str, object]:
+    properties = raw.get("properties")
+    return properties if isinstance(properties, dict) else {}

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urljoin
 
 from ..clock import tick
 from ..errors import Code, ConstraintError
@@ -127,7 +127,7 @@ class Document:
             raise ConstraintError(Code.INVALID, place.pointer, f"'{keyword}' must be a string")
         found = self._lookup(place, keyword, target)
         found = Place(found.raw, found.resource, found.pointer, self._widened(place.scope, found.resource))
-        name = urldefrag(target)[1]
+        name = _defragged(target)[1]
         if keyword == "$ref":
             return found
         if keyword == "$recursiveRef":
@@ -143,7 +143,7 @@ class Document:
         if target.startswith("#"):
             uri, fragment = place.resource.uri, target[1:]
         else:
-            uri, fragment = urldefrag(_join(place.resource.uri, target))
+            uri, fragment = _defragged(_join(place.resource.uri, target))
         is_anchor = fragment != "" and not fragment.startswith("/")
         if is_anchor and (anchor := self._places.get(f"{uri}#{fragment}")) is not None:
             return anchor
@@ -200,7 +200,7 @@ class Document:
                 if old:
                     self._places[resource.uri + own] = place
             else:
-                uri = urldefrag(_join(resource.uri, own))[0]
+                uri = _defragged(_join(resource.uri, own))[0]
                 stated = _draft_of(raw)
                 resource = Resource(uri, stated or draft, resource.stated or stated is not None)
                 self._resource_of[id(raw)] = resource
@@ -298,12 +298,21 @@ def _subschemas(place: Place) -> Iterator[Place]:
             yield from (place.at(keyword, key) for key in value)
 
 
+def _defragged(uri: str) -> tuple[str, str]:
+    """What stands before the fragment, and the fragment. Of anything, which urllib.parse.urldefrag is not for."""
+    before, _, fragment = uri.partition("#")
+    return before, fragment
+
+
 def _join(base: str, target: str) -> str:
     if target.startswith("#"):
         return base + target
     if base.startswith("urn:"):
         return target
-    return urljoin(base, target)
+    try:
+        return urljoin(base, target)
+    except ValueError:  # no URI at all: it is only equal to itself
+        return target
 
 
 def _token(key: str | int) -> str:
