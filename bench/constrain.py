@@ -92,10 +92,14 @@ def load_tokenizer(name: str) -> Any:
 
 def work_for(options: argparse.Namespace) -> dict[str, Any]:
     """What engines are sent (bench.constrain_engine)."""
+    from imp.text.encoders import LibraryEncoder
+
     tokenizer = load_tokenizer(options.tokenizer)
+    encoder = tokenizer._vocabulary.encoder
+    assert isinstance(encoder, LibraryEncoder), "read in this process"
     return {
         "vocabulary": options.tokenizer,
-        "tokenizer": tokenizer._vocabulary.literal.to_str(),  # as the library they share reads it
+        "tokenizer": encoder.literal.to_str(),  # as the library they share reads it
         "tokens": [data.hex() for data in tokenizer.byte_table],
         "special": sorted(tokenizer.special_ids),
         "eos": min(tokenizer.eos_ids),
