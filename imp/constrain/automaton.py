@@ -27,11 +27,11 @@ from . import layout, masks
 from .aside import STUCK, Custody, DeadEnd
 from .clock import SECONDS, TICKS, Rest, TimeOver, tick, timed
 from .code import DEFAULT_CACHE, constraint_code
-from .context import Context, Piece
+from .context import Context, Forms, Piece
 from .errors import Code, ConstraintError
 from .layout import ALLOWANCE, AMBIGUOUS, BOTTOM, DEAD, GROW, LOWER, NO_CLASS, NO_ROWS, PAUSED, UNION
 from .nfa import UNBOUNDED, Nfa
-from .nodes import NodeTables
+from .nodes import NODE_FORMS, NodeTables
 from .reference import accepts
 from .vocab import VocabTables
 
@@ -55,34 +55,33 @@ HASHES = {
     layout.BODIES: layout.BODY_HASH,
 }
 BESIDE_STATES = (layout.EXITS, layout.STEPS)  # as long as STATES
-STATE_ARRAYS = Piece(  # as they begin; all but COUNTS grow, hash tables with what they are of
-    {
-        layout.STACKS: ((1024, 4), np.int32),
-        layout.CONFIGS: ((8192, 4), np.int32),
-        layout.STATES: ((1024, 8), np.int32),
-        layout.EXITS: ((1024, 4), np.uint64),
-        layout.STEPS: ((1024, 256), np.int32),
-        layout.MEMBERS: ((4096,), np.int32),
-        layout.ESCAPES: ((8192,), np.int32),
-        layout.BODIES: ((64, 4), np.int32),
-        layout.STACK_HASH: ((2048,), np.int32),
-        layout.CONFIG_HASH: ((16384,), np.int32),
-        layout.STATE_HASH: ((2048,), np.int32),
-        layout.BODY_HASH: ((128,), np.int32),
-        layout.COUNTS: ((layout.COUNTERS,), np.int64),
-        layout.FREE: ((ROWS_AT_ONCE,), np.int32),
-    },
-    zeros=True,
-    keep=2,
-)
+STATE_FORMS: Forms = {  # as they begin; all but COUNTS grow, hash tables with what they are of
+    layout.STACKS: ((1024, 4), np.int32),
+    layout.CONFIGS: ((8192, 4), np.int32),
+    layout.STATES: ((1024, 8), np.int32),
+    layout.EXITS: ((1024, 4), np.uint64),
+    layout.STEPS: ((1024, 256), np.int32),
+    layout.MEMBERS: ((4096,), np.int32),
+    layout.ESCAPES: ((8192,), np.int32),
+    layout.BODIES: ((64, 4), np.int32),
+    layout.STACK_HASH: ((2048,), np.int32),
+    layout.CONFIG_HASH: ((16384,), np.int32),
+    layout.STATE_HASH: ((2048,), np.int32),
+    layout.BODY_HASH: ((128,), np.int32),
+    layout.COUNTS: ((layout.COUNTERS,), np.int64),
+    layout.FREE: ((ROWS_AT_ONCE,), np.int32),
+}
+STATE_ARRAYS = Piece(STATE_FORMS)
+GROWN = 2 * STATE_ARRAYS.sizes[layout.STEPS]  # bytes of the largest array once it has grown
 
 
 @cache
-def _scratch(longest: int) -> Piece:
-    """longest: bytes of a token."""
+def _all_arrays(longest: int) -> Piece:
+    """Less than a huge page.  longest: bytes of a token."""
     sizes = {layout.WORK: 1 << 16, layout.FOUND: 1 << 14, layout.PATH: longest + 2, layout.PURE: longest + 2}
-    forms = {slot: ((size,), np.int32) for slot, size in sizes.items()}
-    return Piece({**forms, layout.OPEN_FORKS: ((longest + 2, 5), np.int32)})
+    scratch: Forms = {slot: ((size,), np.int32) for slot, size in sizes.items()}
+    open_forks: Forms = {layout.OPEN_FORKS: ((longest + 2, 5), np.int32)}
+    return Piece({**STATE_FORMS, **NODE_FORMS, **scratch, **open_forks})
 
 
 @dataclass(frozen=True)
@@ -123,12 +122,16 @@ class Grammar:
         self._deadline: float | None = time.thread_time() + limits.seconds
         if tables:
             tables.bind(self._arrays.slots)
-        self._arrays.add(_scratch(tables.longest if tables else 1))
+        arrays = _all_arrays(tables.longest if tables else 1)
+        if tables:
+            tables.pool.stock.keep(arrays.size, 2)
+            tables.pool.stock.keep(GROWN, 1)
+        self._arrays.add(arrays)
         if start in nfa.pending:
             self._lower_node(start)
         self._check_size()
         self._nodes = NodeTables(nfa, self._arrays)
-        self._clear()
+        self._begin()
         self.first = self._state(masks.FIRST, start)
         self._deadline = None
         self._budget = max(limits.size_bytes, 2 * self.bytes_used)
@@ -314,7 +317,8 @@ class Grammar:
             first, count, accept = (int(number) for number in old[layout.STATES][state, :3])
             members[state] = accept, old[layout.CONFIGS][old[layout.MEMBERS][first : first + count]][:, :3].tolist()
         self.release()
-        self._clear()
+        self._arrays.add(STATE_ARRAYS)
+        self._begin()
         self._custody.failed.clear()
         stacks = self._restack(old[layout.STACKS], {stack for _, cells in members.values() for *_, stack in cells})
         numbers = {DEAD: DEAD}
@@ -352,9 +356,8 @@ class Grammar:
         if getattr(self, "_rows", None):
             self.release()
 
-    def _clear(self) -> None:
-        """No states but DEAD and ENDED."""
-        self._arrays.add(STATE_ARRAYS)
+    def _begin(self) -> None:
+        """Make DEAD and ENDED of zeros."""
         counts = self._arrays[layout.COUNTS]
         counts[layout.STATES_USED], counts[ALLOWANCE], counts[layout.FREE_USED] = 1, AT_ONCE, ROWS_AT_ONCE
         self._arrays[layout.STATES][DEAD] = 0, 0, 0, -1, -1, -1, 0, 0

@@ -94,11 +94,13 @@ class Loop:
     inside: set[int] = field(default_factory=set)
 
 
-def may_loop(nodes: Sequence[Node], number: int) -> bool:
-    """Whether an ASCII byte of BYTE node `number` leads back to it: false of most nodes, and soon said."""
+def may_loop(nodes: Sequence[Node], number: int, own: int = 0) -> bool:
+    """Whether an ASCII byte of BYTE node `number` leads back to it: false of most nodes, and soon said.
+
+    own: no node before this one leads to any from it on."""
     before = -1
     for first, _, target in nodes[number].edges:
-        if target != before and first < 0x80:
+        if target >= own and target != before and first < 0x80:
             if target == number or (nodes[target].kind in AROUND and _way_back(nodes, number, target) is not None):
                 return True
             before = target

@@ -5,33 +5,30 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import cache
-from itertools import chain
+from itertools import accumulate
 
 import numpy as np
 
 from . import layout
-from .context import Context, Piece
+from .context import Context, Forms, Piece
 from .loops import find_loop, may_loop
 from .nfa import UNBOUNDED, Kind, Nfa
 
 MOST = 2**31 - 2  # rounds of a loop that can be told apart
-NODE_ARRAYS = Piece(  # as they begin
-    {
-        layout.NODES: ((512, 8), np.int32),
-        layout.LOOPS: ((512, 4), np.uint64),
-        layout.EDGES: ((2048, 4), np.int32),
-    },
-    keep=2,
-)
+NODE_FORMS: Forms = {  # as the arrays begin
+    layout.NODES: ((512, 8), np.int32),
+    layout.LOOPS: ((512, 4), np.uint64),
+    layout.EDGES: ((2048, 4), np.int32),
+}
 
 
 class NodeTables:
-    """NODES, LOOPS and EDGES of one Nfa, in a context."""
+    """NODES, LOOPS and EDGES of one Nfa, in a context that has them."""
 
     def __init__(self, nfa: Nfa, context: Context) -> None:
         self._nfa, self._arrays = nfa, context
-        context.add(NODE_ARRAYS)
         self._read = self._edges = 0  # how much of the Nfa is in the arrays
+        self._own = len(nfa.base.nodes) if nfa.base else 0  # the first node that is not the base's
         self.loops: list[int] = []  # nodes that decide on characters of loops
         if nfa.base is not None:
             self._copy(_tables_of(nfa.base))
@@ -48,22 +45,21 @@ class NodeTables:
         nodes, read = self._nfa.nodes, self._read
         new = nodes[read:]
         ways = [node.edges for node in new]
-        flat = array("i", chain.from_iterable(chain.from_iterable(ways)))
+        flat = array("i")
+        for edge in [edge for way in ways for edge in way]:
+            flat.extend(edge)
         at = self._edges + len(flat) // 3
         self._arrays.reserve(layout.NODES, len(nodes))
         self._arrays.reserve(layout.LOOPS, len(nodes))
         self._arrays.reserve(layout.EDGES, at + len(changed))
         table, edges = self._arrays[layout.NODES], self._arrays[layout.EDGES]
         if new:
-            own = array("i", chain.from_iterable([(node.kind, node.a, node.b) for node in new]))
+            own = array("i", [number for node in new for number in (node.kind, node.a, node.b)])
+            ends = array("i", accumulate(map(len, ways), initial=self._edges))
             rows = table[read : len(nodes)]
             rows[:, : layout.LOW] = np.frombuffer(own, np.int32).reshape(-1, 3)
             rows[:, layout.LOW : layout.FIRST_EDGE] = 0, UNBOUNDED
-            ends = rows[:, layout.LAST_EDGE]
-            np.cumsum(array("i", map(len, ways)), out=ends)
-            ends += self._edges
-            rows[0, layout.FIRST_EDGE], rows[1:, layout.FIRST_EDGE] = self._edges, ends[:-1]
-            rows[:, layout.TEST] = -1
+            rows[:, layout.FIRST_EDGE], rows[:, layout.LAST_EDGE], rows[:, layout.TEST] = ends[:-1], ends[1:], -1
             self._arrays[layout.LOOPS][read : len(nodes)] = 0
         if flat:
             edges[self._edges : at, :3] = np.frombuffer(flat, np.int32).reshape(-1, 3)
@@ -75,7 +71,7 @@ class NodeTables:
         self._read, self._edges, self._nfa.sealed = len(nodes), at, len(nodes)
         for number, node in enumerate(new, read):
             if node.kind is Kind.BYTE:
-                if may_loop(nodes, number):
+                if may_loop(nodes, number, self._own):
                     self._note_loop(number)
             elif node.kind is Kind.TEST:
                 table[number, layout.LOW : layout.FIRST_EDGE] = min(node.low, MOST), min(node.high, MOST)
@@ -100,4 +96,6 @@ class NodeTables:
 
 @cache
 def _tables_of(base: Nfa) -> NodeTables:
-    return NodeTables(base, Context())
+    context = Context()
+    context.add(Piece(NODE_FORMS))
+    return NodeTables(base, context)

@@ -6,29 +6,30 @@ for it too. A row of masks has five pages; a hundred rows have one huge page.
 
 from __future__ import annotations
 
+import mmap
 import weakref
-from collections import defaultdict
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
 
 import numpy as np
 
-HUGE = 1 << 21  # bytes of a huge page (x86-64, and AArch64 with pages of 4 KiB)
-ASKED = 1 << 22  # NumPy asks for huge pages for allocations from this size on
+PAGE, HUGE = 1 << 12, 1 << 21  # bytes (x86-64, and AArch64 with pages of 4 KiB)
 
 
 def zeros(size: int) -> np.ndarray:
     """uint8 [size], all pages there; where that is much, from the beginning of a huge page on."""
-    memory = _spacious(size)
-    memory.fill(0)
-    return memory
-
-
-def _spacious(size: int) -> np.ndarray:
     if size < HUGE // 4:
-        return np.empty(size, np.uint8)
-    memory = np.empty(max(size + HUGE, ASKED), np.uint8)  # what is not touched costs nothing
+        return np.zeros(size, np.uint8)
+    mapped = mmap.mmap(
+        -1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    )  # what is not touched costs nothing
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(mapped, np.uint8)
     start = -memory.__array_interface__["data"][0] % HUGE
+    memory[start : start + size : PAGE] = 0
     return memory[start : start + size]
 
 
@@ -36,21 +37,30 @@ class Stock:
     """Zeros that a thread of its own has ready before they are asked for. May be used by all threads."""
 
     def __init__(self) -> None:
-        self._ready: defaultdict[int, list[np.ndarray]] = defaultdict(list)
+        self._ready: dict[int, list[np.ndarray]] = {}  # by size, of those that are kept
         self._asked: SimpleQueue[int | None] = SimpleQueue()
         self._lock, self._begun = Lock(), False
 
-    def take(self, size: int, keep: int = 1) -> np.ndarray | None:
-        """uint8 [size]; None if none are ready. From now on `keep` of that size will be."""
+    def keep(self, size: int, count: int) -> None:
+        """From now on have `count` of that size ready."""
         with self._lock:
-            ready = self._ready[size]
-            memory = ready.pop() if ready else None
-            for _ in range(1 if memory is not None else keep):
+            if size in self._ready:
+                return
+            self._ready[size] = []
+            for _ in range(count):
                 self._asked.put(size)
             if not self._begun:
                 Thread(target=_fill, args=(weakref.ref(self), self._asked), name="memory", daemon=True).start()
                 self._begun = True
-        return memory
+
+    def take(self, size: int) -> np.ndarray:
+        """uint8 [size]. Where none is ready, pages come as they are touched."""
+        with self._lock:
+            ready = self._ready.get(size)
+            memory = ready.pop() if ready else None
+            if memory is not None:
+                self._asked.put(size)
+        return np.zeros(size, np.uint8) if memory is None else memory
 
     def add(self, memory: np.ndarray) -> None:
         with self._lock:

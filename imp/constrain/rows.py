@@ -9,10 +9,11 @@ from threading import Lock
 
 import numpy as np
 
-from .pages import Stock, zeros
+from .pages import Stock
 
 CHUNK_BYTES, CHUNK_ROWS = 1 << 22, 256  # that are allocated together, at most
 CHUNKS = 1 << 12
+STOCKED = 1 << 20  # bytes of a chunk from which on some are kept ready
 
 
 class RowPool:
@@ -70,10 +71,9 @@ class RowPool:
         if number == CHUNKS:
             raise MemoryError(f"more than {CHUNKS * self.chunk_rows} masks are in use")
         size = self.chunk_rows * self.words * 4
-        memory = self.stock.take(size)
-        if memory is None:
-            memory = zeros(size)
-        chunk = memory.view(np.uint32).reshape(self.chunk_rows, self.words)
+        if size >= STOCKED:
+            self.stock.keep(size, 2)
+        chunk = self.stock.take(size).view(np.uint32).reshape(self.chunk_rows, self.words)
         self._chunks.append(chunk)
         self.addresses[number] = chunk.ctypes.data
         first = number * self.chunk_rows

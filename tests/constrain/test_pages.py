@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -28,20 +29,28 @@ def test_zeros_are_zeros_and_large_ones_begin_a_huge_page(size):
     assert size < HUGE // 4 or memory.ctypes.data % HUGE == 0
 
 
-def test_what_was_taken_once_is_ready_the_next_time():
+def test_so_many_are_ready_and_what_is_taken_is_made_up_for():
+    stock, size = Stock(), 1 << 20
+    stock.keep(size, 2)
+    stock.keep(size, 2)
+    for _ in range(3):
+        assert soon(lambda: len(stock._ready[size]) == 2)
+        ready = stock._ready[size].copy()
+        taken = [stock.take(size) for _ in range(6)]
+        assert all(any(each is memory for memory in taken) for each in ready)
+        assert not any(memory.any() for memory in taken)
+        assert not any(np.shares_memory(one, other) for one, other in itertools.combinations(taken, 2))
+
+
+def test_other_sizes_are_made_when_they_are_asked_for():
     stock = Stock()
-    assert stock.take(1 << 20, keep=2) is None
-    assert soon(lambda: len(stock._ready[1 << 20]) == 2)
-    first, second = stock.take(1 << 20, keep=2), stock.take(1 << 20, keep=2)
-    assert first is not None and second is not None and not np.shares_memory(first, second)
-    assert not first.any() and not second.any()
-    assert soon(lambda: len(stock._ready[1 << 20]) == 2), "and what was taken is made up for"
+    assert not stock.take(100).any() and not stock._begun
 
 
 def test_the_thread_ends_with_its_stock():
     stock = Stock()
     before = {thread for thread in threading.enumerate() if thread.name == "memory"}
-    stock.take(100)
+    stock.keep(100, 1)
     (thread,) = {thread for thread in threading.enumerate() if thread.name == "memory"} - before
     gone = weakref.ref(stock)
     del stock

@@ -16,7 +16,7 @@ from .formula import FALSE, TRUE, Formula, Formulas, Kind
 from .number_text import is_empty as no_number
 from .numbers import EVERY_NUMBER, Numbers
 from .objects import EVERY_OBJECT, Objects, merged
-from .plain import PLAIN
+from .plain import BY_KEY
 from .shape import ANYTHING, EVERY_STRING, NOTHING, Shape
 from .strings import Strings
 
@@ -36,7 +36,7 @@ class Algebra:
     """Shapes of formulas. `resolve` gives the formula of the schema a reference leads to."""
 
     def __init__(self, resolve: Callable[[Formula], Formula], budget: Budget) -> None:
-        self.formulas = Formulas(PLAIN.values())
+        self.formulas = Formulas(BY_KEY)
         self._resolve, self._budget = resolve, budget
         self._shapes: dict[Formula, Shape] = {TRUE: ANYTHING, FALSE: NOTHING}
         self._busy: dict[Formula, None] = {}

@@ -24,12 +24,14 @@ def number(nfa: Nfa) -> int:
 
 def exponent(nfa: Nfa, least: int, most: int) -> int:
     """`e`, a sign where needed, and one to three digits whose value is within the bounds."""
-    signs = []
+    signs, digits = [], -1
     if most >= 0:
-        positive = nfa.eps(*_padded(nfa, max(least, 0), most))
-        signs += [positive, nfa.byte([(0x2B, 0x2B, positive)])]
+        digits = nfa.eps(*_padded(nfa, max(least, 0), most))
+        signs += [digits, nfa.byte([(0x2B, 0x2B, digits)])]
     if least <= 0:
-        signs.append(nfa.byte([(0x2D, 0x2D, nfa.eps(*_padded(nfa, max(-most, 0), -least)))]))
+        if least != -most:
+            digits = nfa.eps(*_padded(nfa, max(-most, 0), -least))
+        signs.append(nfa.byte([(0x2D, 0x2D, digits)]))
     return nfa.byte([(0x45, 0x45, sign := nfa.eps(*signs)), (0x65, 0x65, sign)])
 
 

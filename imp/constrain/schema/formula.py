@@ -6,7 +6,7 @@ arrays and objects inside a shape are formulas again, so recursive schemas are f
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from enum import StrEnum
 
 
@@ -27,6 +27,10 @@ class Formula:
     def __init__(self, kind: Kind, args: tuple[Formula, ...] = (), held: object = None) -> None:
         self.kind, self.args, self.held = kind, args, held
 
+    @property
+    def key(self) -> Hashable:
+        return self.kind, self.args, self.held
+
     def __repr__(self) -> str:
         return f"{self.kind.value}({self.held if self.held is not None else ', '.join(map(repr, self.args))})"
 
@@ -38,9 +42,9 @@ FALSE = Formula(Kind.ANY)
 class Formulas:
     """The interning table, and the laws by which formulas become smaller when they are made."""
 
-    def __init__(self, known: Iterable[Formula] = ()) -> None:
-        """known: formulas that others have as well."""
-        self._made: dict[Hashable, Formula] = {(each.kind, each.args, each.held): each for each in known}
+    def __init__(self, known: Mapping[Hashable, Formula]) -> None:
+        """known: formulas that others have as well, by `key`."""
+        self._made = dict(known)
 
     def holding(self, kind: Kind, held: Hashable) -> Formula:
         return self._intern(kind, (), held)
@@ -81,7 +85,7 @@ class Formulas:
         return self._intern(kind, tuple(args), None)
 
     def _intern(self, kind: Kind, args: tuple[Formula, ...], held: Hashable) -> Formula:
-        key = (kind, args, held)
+        key: Hashable = (kind, args, held)
         made = self._made.get(key)
         if made is None:
             made = self._made[key] = Formula(kind, args, held)

@@ -30,7 +30,7 @@ QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A
 JSON_WORDS = Words()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Written:
     """Rules that are in an automaton, by what they read."""
 
@@ -43,12 +43,14 @@ class Written:
     unplain: int  # the same, but it begins with an escape that is needed, or a character beyond ASCII
 
     def copy(self) -> Written:
-        return replace(
-            self,
-            values=self.values.copy(),
-            numbers=self.numbers.copy(),
-            strings=self.strings.copy(),
-            other_names=self.other_names.copy(),
+        return Written(
+            self.values.copy(),
+            self.numbers.copy(),
+            self.strings.copy(),
+            self.other_names.copy(),
+            self.space,
+            self.rest_of_string,
+            self.unplain,
         )
 
     @staticmethod

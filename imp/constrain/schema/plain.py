@@ -18,4 +18,5 @@ SHAPES = {
     "object": Shape(objects=(EVERY_OBJECT,)),
 }
 PLAIN = {name: Formula(Kind.SHAPE, (), shape) for name, shape in SHAPES.items()}  # by the type's name
+BY_KEY = {formula.key: formula for formula in PLAIN.values()}
 ALWAYS = frozenset([TRUE, *PLAIN.values()])  # formulas of which it is known that there are such values
