@@ -164,16 +164,21 @@ def continue_own(header_address, buffer, fresh, ahead, most):
     cursor, advanced = header[CURSOR], end - header[CURSOR_AT]
     if cursor >= 0 and advanced > LOST:
         header[CURSOR] = cursor = -1
+    followed = cursor + advanced
+    if cursor >= 0 and 0 < followed < end and tokens[followed] != GAP:
+        here = _matched(tokens, followed, tokens, end)
+        if here >= max(length, header[LEAST]):  # of places that are as good, the one in the text that is followed
+            place, length = followed, here
     if cursor >= 0 and length <= 2:
-        near, close = _near(header, tokens, end, cursor + advanced)
+        near, close = _near(header, tokens, end, followed)
         if close > 0 and close >= length:
             place, length, how = near, close, NEAR
     if length > 2 or how == NEAR:
         header[CURSOR], header[CURSOR_AT] = place, end
     elif length == 0:
-        if cursor < 0 or advanced > REPLACED or cursor + advanced >= n:
+        if cursor < 0 or advanced > REPLACED or followed >= n:
             return 0
-        place, how = cursor + advanced, REPLACEMENT
+        place, how = followed, REPLACEMENT
     return _result(header, tokens, place, end, given, most, how, length)
 
 
