@@ -145,7 +145,7 @@ def _message(body: Any) -> tuple[dict[str, Any], str]:
 def _streamed_message(stream: str) -> tuple[dict[str, Any], str]:
     message: dict[str, Any] = {"content": "", "reasoning_content": "", "tool_calls": []}
     reason = ""
-    for line in stream.splitlines():
+    for line in stream.split("\n"):
         for choice in json.loads(line[6:])["choices"] if line.startswith("data: {") else ():
             reason = choice["finish_reason"] or reason
             for key in ("content", "reasoning_content"):
@@ -173,7 +173,7 @@ async def responses(server: Spoken, ask: Ask, stream: bool = False) -> Told:
         stream=stream,
     )
     assert answer.status_code == 200, answer.text
-    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")] if stream else []
+    events = [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: {")] if stream else []
     body = next(event["response"] for event in reversed(events) if "response" in event) if stream else answer.json()
     output = body["output"]
     calls = [(item["name"], json.loads(item["arguments"])) for item in output if item["type"] == "function_call"]
@@ -217,7 +217,7 @@ async def messages(server: Spoken, ask: Ask, stream: bool = False) -> Told:
 def _streamed_blocks(stream: str) -> tuple[list[dict[str, Any]], str]:
     blocks: list[dict[str, Any]] = []
     reason = ""
-    for line in stream.splitlines():
+    for line in stream.split("\n"):
         event = json.loads(line[6:]) if line.startswith("data: {") else {"type": ""}
         if event["type"] == "content_block_start":
             assert event["index"] == len(blocks)

@@ -83,7 +83,7 @@ def test_messages_are_handed_over(kernel_folder):
             body["tools"] = [{"name": "search", "input_schema": {"type": "object"}}]
             whole = (await server.post("/v1/messages", **body)).json()
             answer = await server.post("/v1/messages", **body, stream=True)
-            events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+            events = [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: ")]
             pieces = [e["delta"]["partial_json"] for e in events if e.get("delta", {}).get("type") == "input_json_delta"]
             assert json.loads("".join(pieces)) == whole["content"][0]["input"] == json.loads(ARGUMENTS)
 

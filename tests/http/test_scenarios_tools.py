@@ -28,7 +28,7 @@ SEARCH = '<tool_call>\n{"name":"search","arguments":{"q":"a}b","deep":{"k":[1,{"
 async def deltas(server: Spoken, **body: Any) -> list[dict[str, Any]]:
     """The deltas of a streamed chat as they stand on the wire."""
     answer = await server.post("/v1/chat/completions", **{"messages": HI, "max_tokens": 400, "stream": True} | body)
-    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+    lines = [line[6:] for line in answer.text.split("\n") if line.startswith("data: {")]
     return [choice["delta"] for line in lines for choice in json.loads(line)["choices"]]
 
 

@@ -260,7 +260,7 @@ def told(answer: httpx.Response, stream: bool) -> Told:
 def parts(stream: str) -> Told:
     """The answer in a stream's events."""
     reasoning, content, calls, finish, detail, used = "", "", [], "", None, None
-    for line in stream.splitlines():
+    for line in stream.split("\n"):
         if not line.startswith("data: {"):
             continue
         event = json.loads(line[6:])

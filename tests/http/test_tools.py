@@ -196,7 +196,7 @@ def test_arguments_that_break_the_schema_are_told_in_every_dialect():
     said = hermes("f", bad) + hermes("f", VALID)
 
     def data(stream: str, kind: str) -> list[Any]:
-        events = (json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {"))
+        events = (json.loads(line[6:]) for line in stream.split("\n") if line.startswith("data: {"))
         return [event for event in events if event["type"] == kind]
 
     async def main():
