@@ -23,7 +23,7 @@ from bench.peer import with_section
 from imp import settings
 from imp.cpu.ops import CpuBackend
 from imp.model import arch, centring
-from imp.model.inputs import StepInputs, packed
+from imp.model.inputs import prompt_inputs
 from imp.model.kv import FORMATS
 from imp.model.ops import Backend, StepLimits
 from imp.weights.checkpoint import open_checkpoint
@@ -80,25 +80,11 @@ def _nats(backend: Backend, tokens: list[int]) -> np.ndarray:
     found = []
     for start in range(0, len(tokens) - 1, CHUNK):
         end = min(start + CHUNK, len(tokens) - 1)
-        logits = backend.run(_step(tokens, start, end)).astype(np.float64)
+        logits = backend.run(prompt_inputs(tokens, start, end, BLOCK, range(end - start))).astype(np.float64)
         logits -= logits.max(axis=-1, keepdims=True)
         own = logits[np.arange(end - start), tokens[start + 1 : end + 1]]
         found.append(np.log(np.exp(logits).sum(axis=-1)) - own)
     return np.concatenate(found)
-
-
-def _step(tokens: list[int], start: int, end: int) -> StepInputs:
-    blocks = -(-end // BLOCK)
-    return StepInputs(
-        tokens=packed(tokens[start:end]),
-        positions=packed(range(start, end)),
-        slots=packed(range(start, end)),
-        row_starts=packed((0, end - start)),
-        contexts=packed((end,)),
-        table_starts=packed((0, blocks)),
-        table=packed(range(blocks)),
-        wanted=packed(range(end - start)),
-    )
 
 
 def rows(found: dict[str, Loss]) -> list[list[str]]:

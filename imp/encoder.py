@@ -32,7 +32,7 @@ from .text.gguf_vocab import read_gguf_vocabulary
 from .text.json_vocab import read_json_vocabulary
 from .text.packed import pack, unpack
 from .text.vocabulary import Encoder, Vocabulary
-from .weights.checkpoint import InvalidModel, TokenizerFiles, open_checkpoint
+from .weights.checkpoint import Checkpoint, InvalidModel, TokenizerFiles, open_checkpoint
 
 log = logging.getLogger("imp.encoder")
 
@@ -254,10 +254,14 @@ def _say(channel: socket.socket, kind: Kind, data: bytes) -> None:
 
 def read_vocabulary(path: Path) -> Vocabulary:
     """The vocabulary of a model on disk, encoded by this process. Raises what `EncoderProcess.vocabulary` does."""
-    checkpoint = open_checkpoint(path)
+    return vocabulary_of(open_checkpoint(path))
+
+
+def vocabulary_of(checkpoint: Checkpoint) -> Vocabulary:
+    """As `read_vocabulary`, of a model that is open."""
     files = checkpoint.tokenizer()
     if not isinstance(files, TokenizerFiles):
         return read_gguf_vocabulary(files.metadata)
     if files.tokenizer_json is None:
-        raise InvalidModel(f"{path} has no tokenizer.json")
+        raise InvalidModel(f"{checkpoint.path} has no tokenizer.json")
     return read_json_vocabulary(files.tokenizer_json, files.config, files.special_tokens)

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..encoder import vocabulary_of
 from ..text.tokenizer import Tokenizer
-from ..weights.checkpoint import InvalidModel, TokenizerFiles, UnsupportedModel, open_checkpoint
+from ..weights.checkpoint import InvalidModel, UnsupportedModel, open_checkpoint
 from ..weights.gguf_file import parse
 from ..weights.mapped import map_file
 from .formats.detect import detect
@@ -91,13 +92,8 @@ def _of_model(path: Path) -> tuple[str | None, str | None, Tokenizer]:
         own, tool_use = (source if isinstance(source, str) else None for source in sources)
         return own, tool_use, Tokenizer.from_gguf(metadata)
     checkpoint = open_checkpoint(path)
-    files = checkpoint.tokenizer()
     templates = checkpoint.chat_template, checkpoint.chat_templates.get("tool_use")
-    if not isinstance(files, TokenizerFiles):
-        return *templates, Tokenizer.from_gguf(files.metadata)
-    if files.tokenizer_json is None:
-        raise Mistake(f"{path} has no tokenizer.json")
-    return *templates, Tokenizer.from_json(files.tokenizer_json, files.config, files.special_tokens)
+    return *templates, Tokenizer(vocabulary_of(checkpoint))
 
 
 def _text(path: Path) -> str:

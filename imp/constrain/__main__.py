@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from .. import settings
+from ..encoder import read_vocabulary
 from ..text.tokenizer import Tokenizer
-from ..weights.checkpoint import InvalidModel, TokenizerFiles, UnsupportedModel, open_checkpoint
+from ..weights.checkpoint import InvalidModel, UnsupportedModel
 from ..weights.gguf_file import parse
 from ..weights.mapped import map_file
 from .check import ORDERS, WHITESPACE, BadCase, ByteWalker, TokenWalker, Verdict, Walk, judge, read_cases, summary
@@ -73,12 +74,7 @@ def load_tokenizer(model: Path) -> Tokenizer:
     """Raises InvalidModel, UnsupportedModel."""
     if model.is_file() and model.suffix == ".gguf":
         return Tokenizer.from_gguf(parse(map_file(model)).metadata)
-    files = open_checkpoint(model).tokenizer()
-    if not isinstance(files, TokenizerFiles):
-        return Tokenizer.from_gguf(files.metadata)
-    if files.tokenizer_json is None:
-        raise InvalidModel(f"{model} has no tokenizer.json")
-    return Tokenizer.from_json(files.tokenizer_json, files.config, files.special_tokens)
+    return Tokenizer(read_vocabulary(model))
 
 
 def total(verdicts: Sequence[Verdict]) -> str:

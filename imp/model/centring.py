@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .inputs import StepInputs, packed
+from .inputs import StepInputs, prompt_inputs
 from .kv import turned
 from .ops import Rope, StepLimits
 from .rope import rotate
@@ -43,18 +43,7 @@ def steps(tokens: Sequence[int], limits: StepLimits) -> Iterator[StepInputs]:
     size = limits.block_size
     tokens = tokens[: min(MOST, limits.context, limits.blocks * size)]
     for start in range(0, len(tokens), limits.tokens):
-        end = min(start + limits.tokens, len(tokens))
-        blocks = -(-end // size)
-        yield StepInputs(
-            tokens=packed(tokens[start:end]),
-            positions=packed(range(start, end)),
-            slots=packed(range(start, end)),
-            row_starts=packed((0, end - start)),
-            contexts=packed((end,)),
-            table_starts=packed((0, blocks)),
-            table=packed(range(blocks)),
-            wanted=packed(()),
-        )
+        yield prompt_inputs(tokens, start, min(start + limits.tokens, len(tokens)), size)
 
 
 def centre(keys: np.ndarray, rope: Rope | None) -> np.ndarray:

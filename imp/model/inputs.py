@@ -33,6 +33,23 @@ class StepInputs:
     pooled: np.ndarray = field(default_factory=lambda: packed(()))  # [P] indices into T whose hidden states are wanted
 
 
+def prompt_inputs(
+    tokens: Sequence[int], start: int, end: int, block_size: int, wanted: Sequence[int] = ()
+) -> StepInputs:
+    """Positions start to end - 1 of a prompt alone, whose keys and values are in the first blocks. wanted: as there."""
+    blocks = -(-end // block_size)
+    return StepInputs(
+        tokens=packed(tokens[start:end]),
+        positions=packed(range(start, end)),
+        slots=packed(range(start, end)),
+        row_starts=packed((0, end - start)),
+        contexts=packed((end,)),
+        table_starts=packed((0, blocks)),
+        table=packed(range(blocks)),
+        wanted=packed(wanted),
+    )
+
+
 def wanted_count(row: Row) -> int:
     """How many positions of the row want logits."""
     if row.wants_prompt_logprobs:

@@ -70,6 +70,11 @@ def cuts(text: str) -> list[list[str]]:
 
 def decoded(way: list[str], stops: tuple[str, ...], rule: Reasoning | None, headers: Headers | None):
     """The text that is shown, and the stop string that ended it."""
+    return read(way, stops, rule, headers)[:2]
+
+
+def read(way: list[str], stops: tuple[str, ...], rule: Reasoning | None, headers: Headers | None):
+    """As `decoded`, and the tokens of reasoning; each piece is a token."""
     pieces = list(dict.fromkeys(way))
     decoder = TextDecoder(byte_tokenizer(*pieces), stops, reasoning=rule, headers=headers)
     got = ""
@@ -77,24 +82,17 @@ def decoded(way: list[str], stops: tuple[str, ...], rule: Reasoning | None, head
         got += decoder.push(259 + pieces.index(piece))
         if decoder.stopped:
             break
-    return got + decoder.flush(), decoder.stopped
+    return got + decoder.flush(), decoder.stopped, decoder.reasoning_tokens
 
 
 @pytest.mark.parametrize(("rule", "text", "stops", "shown", "stopped", "before"), CASES)
 def test_stop_strings_wait_for_the_answer(rule, text, stops, shown, stopped, before) -> None:  # G03-11
     for way in cuts(text):
-        tokenizer = byte_tokenizer(*dict.fromkeys(way))
-        ids = [259 + list(dict.fromkeys(way)).index(piece) for piece in way]
-        decoder = TextDecoder(tokenizer, stops, reasoning=rule)
-        got = ""
-        for token in ids:
-            got += decoder.push(token)
-            if decoder.stopped:
-                break
-        assert got + decoder.flush() == shown and decoder.stopped == stopped, way
+        got, ended_by, thought_tokens = read(way, stops, rule, None)
+        assert got == shown and ended_by == stopped, way
         ends = list(itertools.accumulate(map(len, way)))
         wanted = sum(end - len(piece) < before for end, piece in zip(ends, way, strict=True))
-        assert decoder.reasoning_tokens == wanted, way
+        assert thought_tokens == wanted, way
 
 
 @pytest.mark.parametrize(
@@ -134,18 +132,12 @@ def test_headers_are_no_part_of_the_answer(text, stops, shown, stopped, thought)
         spans.append((start, start + len(part)))
         start += len(part)
     for way in cuts(text):
-        pieces = list(dict.fromkeys(way))
-        decoder = TextDecoder(byte_tokenizer(*pieces), stops, reasoning=HARMONY, headers=HEADERS)
-        got = ""
-        for piece in way:
-            got += decoder.push(259 + pieces.index(piece))
-            if decoder.stopped:
-                break
-        assert got + decoder.flush() == (shown or text) and decoder.stopped == stopped, way
+        got, ended_by, thought_tokens = read(way, stops, HARMONY, HEADERS)
+        assert got == (shown or text) and ended_by == stopped, way
         ends = list(itertools.accumulate(map(len, way)))
         places = [(end - len(piece), end) for end, piece in zip(ends, way, strict=True)]
         within = sum(any(a < b2 and b > a2 for a2, b2 in spans) for a, b in places)
-        assert decoder.reasoning_tokens == within, way
+        assert thought_tokens == within, way
 
 
 def test_what_is_spelled_like_a_control_token_is_none() -> None:  # G03-04
