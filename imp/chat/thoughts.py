@@ -16,8 +16,7 @@ def in_blocks(messages: Turns) -> list[dict[str, Any]]:
 def _in_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
     turn = dict(message)
     if reasoning := turn.pop("reasoning_content", None):
-        text = [{"type": "text", "text": turn["content"]}] if turn["content"] else []
-        turn["content"] = [{"type": "thinking", "thinking": reasoning}, *text]
+        turn["content"] = [{"type": "thinking", "thinking": reasoning}, *_parts(turn["content"])]
     return turn
 
 

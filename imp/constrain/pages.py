@@ -6,31 +6,24 @@ for it too. A row of masks has five pages; a hundred rows have one huge page.
 
 from __future__ import annotations
 
-import mmap
 import weakref
-from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
 
 import numpy as np
 
-PAGE, HUGE = 1 << 12, 1 << 21  # bytes (x86-64, and AArch64 with pages of 4 KiB)
+from .. import huge_pages
+
+PAGE = 1 << 12  # bytes
 
 
 def zeros(size: int) -> np.ndarray:
     """uint8 [size], all pages there; where that is much, from the beginning of a huge page on."""
-    if size < HUGE // 4:
+    if size < huge_pages.HUGE // 4:
         return np.zeros(size, np.uint8)
-    mapped = mmap.mmap(
-        -1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    )  # what is not touched costs nothing
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-    memory = np.frombuffer(mapped, np.uint8)
-    start = -memory.__array_interface__["data"][0] % HUGE
-    memory[start : start + size : PAGE] = 0
-    return memory[start : start + size]
+    memory = huge_pages.reserve(size)
+    memory[::PAGE] = 0
+    return memory
 
 
 class Stock:

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import huge_pages
 from ..weights.checkpoint import Weight
 
 BLOCK = 32  # columns that share a scale, in integer layouts and in quantised activations
-HUGE_PAGE = 2 << 20
 CHUNK_BYTES = 8 << 20  # of weights repacked at a time
 
 
@@ -221,13 +221,8 @@ class Arena:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        # private, because shared anonymous memory is a file in memory, which rarely gets huge pages
-        self._map = mmap.mmap(-1, max(size, 1) + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        memory = np.frombuffer(self._map, np.uint8)
-        start = -memory.ctypes.data % HUGE_PAGE
-        self._free = memory[start : start + size]
+        self._memory = huge_pages.reserve(size)
+        self._free = self._memory
 
     def pack(self, packed: Packed) -> None:
         """Fill the next part of the arena and let the weight's own pages go."""

@@ -11,8 +11,9 @@ import weakref
 import numpy as np
 import pytest
 
-from imp.constrain.pages import HUGE, Stock, zeros
+from imp.constrain.pages import Stock, zeros
 from imp.constrain.rows import RowPool
+from imp.huge_pages import HUGE
 
 
 def soon(condition, seconds: float = 20) -> bool:
