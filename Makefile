@@ -37,6 +37,7 @@ acceptance-%: $(V)/dev.ok
 lock:
 	$(UV_COMPILE) pyproject.toml -o requirements.lock
 	$(UV_COMPILE) pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
+	$(UV_COMPILE) pyproject.toml --extra cuda --group gpu -c requirements-dev.lock -o requirements-cuda.lock
 	$(UV_COMPILE) --group build -o requirements-build.lock
 	$(UV_COMPILE) tests/clients/agents/requirements.in -o tests/clients/agents/requirements.lock
 
@@ -50,6 +51,6 @@ $(V)/runtime.ok: requirements.lock
 	$(PIP_INSTALL) -r requirements.lock
 	@touch $@
 
-$(V)/dev.ok: requirements-dev.lock $(V)/runtime.ok
-	$(PIP_INSTALL) -r requirements-dev.lock
+$(V)/dev.ok: requirements-dev.lock requirements-cuda.lock $(V)/runtime.ok
+	$(PIP_INSTALL) -r requirements-dev.lock -r requirements-cuda.lock
 	@touch $@

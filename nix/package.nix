@@ -107,6 +107,8 @@ buildPythonApplication {
     "tests/http/test_matrix.py"
     # long, and no different in a sandbox
     "tests/cpu"
+    # compiles kernels with NVIDIA's packages
+    "tests/gpu"
     "tests/constrain"
     "tests/chat/formats"
     "tests/http/test_forced_calls.py"

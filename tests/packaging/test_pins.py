@@ -17,7 +17,7 @@ from packaging.version import Version
 from imp import models
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKS = ("requirements.lock", "requirements-dev.lock", "requirements-build.lock")
+LOCKS = ("requirements.lock", "requirements-dev.lock", "requirements-cuda.lock", "requirements-build.lock")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DEPENDENCIES = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
 
@@ -46,10 +46,22 @@ def test_every_dependency_is_pinned_within_its_bounds():
     developing = pins("requirements-dev.lock")
     for need in map(Requirement, PYPROJECT["dependency-groups"]["dev"]):
         assert need.specifier.contains(developing[canonicalize_name(need.name)]), need
+    cuda = pins("requirements-cuda.lock")
+    for need in map(
+        Requirement, PYPROJECT["project"]["optional-dependencies"]["cuda"] + PYPROJECT["dependency-groups"]["gpu"]
+    ):
+        assert need.specifier.contains(cuda[canonicalize_name(need.name)]), need
 
 
 def test_development_runs_on_the_versions_that_serve():
     assert pins("requirements.lock").items() <= pins("requirements-dev.lock").items()
+
+
+def test_cuda_packages_come_beside_what_is_developed_with():
+    developing, cuda = pins("requirements-dev.lock"), pins("requirements-cuda.lock")
+    assert pins("requirements.lock").items() <= cuda.items()
+    for name in developing.keys() & cuda.keys():
+        assert developing[name] == cuda[name], name
 
 
 def test_bounds_leave_room_for_the_versions_of_nixpkgs():
