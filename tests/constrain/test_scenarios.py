@@ -9,9 +9,13 @@ import time
 import jsonschema
 import pytest
 
+from imp.constrain.compiler import Compiler
 from imp.constrain.errors import Code, ConstraintError
 from imp.constrain.schema import PropertyOrder, Whitespace
+from imp.constrain.vocab import VocabTables
+from imp.types import ConstraintKind, ConstraintSpec
 from tests.constrain.schemas import Writer, refusal
+from tests.text import toys
 
 LIMIT_S = 5.0  # G04-02
 SECONDS = 0.5  # what compiling may take here, of the thread's own time
@@ -228,3 +232,37 @@ def test_g04_08_what_is_no_schema_is_refused(schema):
 def test_g04_08_true_and_false_are_schemas():
     assert Writer(True).accepts('{"a":[1,null]}')
     assert refusal(False).code is Code.UNSATISFIABLE
+
+
+# --- G04-14 -----------------------------------------------------------------------------------------------------------
+
+TYPICAL_S, RARE_S, AGAIN_S = 1e-3, 1e-2, 5e-3  # of a mask at p50 and p99, and of compiling a second time
+
+
+def test_g04_14_masks_of_a_large_vocabulary_take_microseconds(code_folder):
+    """Twenty fields, strings that may hold anything among them, over 151,000 tokens; in time of this thread alone."""
+    kinds = [({"type": "string"}, 'Grüße,\n "you"'), ({"type": "integer"}, 1234), ({"enum": ["red", "green"]}, "green"), ({"type": "array", "items": {"type": "number"}}, [1.5, -2])]
+    fields = {f"field_{i}": kinds[i % len(kinds)] for i in range(20)}
+    schema = {"type": "object", "properties": {name: kind for name, (kind, _) in fields.items()}, "required": list(fields), "additionalProperties": False}
+    value = {name: value for name, (_, value) in fields.items()}
+    jsonschema.validate(value, schema)
+    words = toys.vocabulary("qwen2")
+    tables = VocabTables.build(words.byte_table, words.special_ids, words.eos_ids, code_folder)
+    compiler = Compiler(lambda: tables, words.encode, cache_dir=code_folder)
+    compiler.warm()
+    spec = ConstraintSpec(ConstraintKind.JSON_SCHEMA, json.dumps(schema))
+    grammar = compiler.compile(spec)
+
+    began = time.thread_time()
+    assert compiler.compile(ConstraintSpec(ConstraintKind.JSON_SCHEMA, json.dumps(schema))) is grammar
+    assert time.thread_time() - began < AGAIN_S
+
+    matcher, seconds = grammar.start(), []
+    for token in [*words.encode(json.dumps(value, ensure_ascii=False)), min(words.eos_ids)]:
+        began = time.thread_time()
+        matcher.row()
+        seconds.append(time.thread_time() - began)
+        assert matcher.accept(token)
+    assert matcher.done and len(seconds) > 150
+    seconds.sort()
+    assert seconds[len(seconds) // 2] < TYPICAL_S and seconds[len(seconds) * 99 // 100] < RARE_S
