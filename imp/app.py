@@ -38,7 +38,7 @@ from imp.script.load import load as load_script
 from imp.script.runner import ScriptRunner
 from imp.settings import Settings
 from imp.text.tokenizer import InvalidTokenizer, UnsupportedTokenizer
-from imp.weights.checkpoint import InvalidModel, UnsupportedModel
+from imp.weights.checkpoint import ContextTooLong, InvalidModel, UnsupportedModel
 
 log = logging.getLogger("imp.app")
 
@@ -53,6 +53,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (FileNotFoundError, 4),
     (InvalidModel, 5),
     (InvalidTokenizer, 5),
+    (ContextTooLong, 1),
     (UnsupportedModel, 6),
     (UnsupportedTokenizer, 6),
     (EncoderGone, 7),

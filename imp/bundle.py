@@ -24,7 +24,7 @@ from .constrain.schema import PropertyOrder, SchemaOptions, Whitespace
 from .constrain.tools import Vocabulary
 from .constrain.vocab import VocabTables, vocabulary_tables
 from .encoder import EncoderProcess
-from .memory import BLOCK_SIZE, MemoryPlan, available_bytes, plan
+from .memory import BLOCK_SIZE, MemoryPlan, allocating, available_bytes, plan
 from .model import arch, centring
 from .model.drafting import DraftModel
 from .model.ops import Backend, Model, StepLimits
@@ -116,27 +116,28 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
 
 def load(path: Path, settings: Settings, progress: Progress, draft: Path | None = None) -> Bundle:
     """Load a model, and with it the one that guesses what it will say, `draft`. Raises InvalidModel, UnsupportedModel,
-    InvalidTokenizer, UnsupportedTokenizer, EncoderGone, memory.OutOfMemory."""
+    ContextTooLong, MemoryError, InvalidTokenizer, UnsupportedTokenizer, EncoderGone, memory.OutOfMemory."""
     progress(f"reading {path.name}")
     encoder = EncoderProcess(path)  # reads its vocabulary while we do the rest
     checkpoint = open_checkpoint(path)
     wanted = settings.runtime.max_seq_len
     model = arch.build(checkpoint, wanted)
-    context = min(wanted or model.context, model.context) if wanted else model.context
     compiled = compile_aside(settings.paths.cache)
     backend = new_backend(settings, progress)
     guide = None if draft is None else Guide(draft, settings, progress)
     memory = plan(
         checkpoint.size_bytes + (guide.size_bytes if guide else 0),
         backend.kv_block_bytes(model, BLOCK_SIZE) + (guide.block_bytes if guide else 0),
-        context=context,
+        context=wanted or model.context,
         rows=settings.runtime.max_batch_size,
         blocks=settings.kv_cache.max_blocks,
         free_bytes=available_bytes(),
         kv_format=backend.kv_format(model),
+        whole_context=wanted > 0,
     )
     limits = step_limits(memory, settings)
-    backend.load(model, limits)
+    with allocating(memory):
+        backend.load(model, limits)
     tokenizer = Tokenizer(encoder.vocabulary())
     backend.centre_keys(tokenizer.encode(centring.TEXT))
     chosen, named = settings.model.chat_template, checkpoint.chat_templates
@@ -146,7 +147,8 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
     constraints.warm()
     found = facts(tokenizer, own_template, checkpoint.generation, memory.context, settings, constraints)
     bits = _mask_bits(constraints)
-    proposer = guide.drafting(tokenizer, limits, bits) if guide else None
+    with allocating(memory):
+        proposer = guide.drafting(tokenizer, limits, bits) if guide else None
     guesses = speculation(settings, proposer)
     bundle = Bundle(
         card=_card(path, checkpoint, model, settings),
@@ -179,7 +181,7 @@ class Guide:
         self.path = path
         self._encoder = EncoderProcess(path)
         self._checkpoint = open_checkpoint(path)
-        self._model = arch.build(self._checkpoint, settings.runtime.max_seq_len)
+        self._model = arch.build(self._checkpoint)
         self.backend = new_backend(settings, progress)
         self.size_bytes = self._checkpoint.size_bytes
         self.block_bytes = self.backend.kv_block_bytes(self._model, BLOCK_SIZE)

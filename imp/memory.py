@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from . import control_groups
 
 BLOCK_SIZE = 16  # positions in one block of the KV cache
 _KV_SHARE = 0.25  # of the free memory
 _TOKENS_A_ROW = 1024  # typical length of a sequence, when the cache is sized without being told
+_MARGIN = 192 << 20  # left for the buffers of a step, compiled kernels, the tokenizer's process
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +41,62 @@ class OutOfMemory(Exception):
     """The machine cannot hold the model: one sentence. Exit code 2."""
 
 
-def available_bytes() -> int:
-    """Memory that can be taken without swapping: the kernel's estimate, bounded by the control group's limit."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory that can be taken without swapping: the kernel's estimate, bounded by what the process's control groups
+    leave it.  root: where /proc lies."""
+    lines = (root / "proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.is_file() and used.is_file() and (text := limit.read_text().strip()) != "max":
-        free = min(free, max(0, int(text) - int(used.read_text())))
-    return free
+    granted = control_groups.free_bytes(root)
+    return free if granted is None else min(free, granted)
 
 
 def plan(
-    weights_bytes: int, block_bytes: int, *, context: int, rows: int, blocks: int, free_bytes: int, kv_format: str = ""
+    weights_bytes: int,
+    block_bytes: int,
+    *,
+    context: int,
+    rows: int,
+    blocks: int,
+    free_bytes: int,
+    kv_format: str = "",
+    whole_context: bool = False,
 ) -> MemoryPlan:
     """Blocks for the KV cache: the number asked for, else a share of what is free, else what `rows` usually need.
 
-    rows, blocks: 0 lets the plan choose. Raises OutOfMemory when weights and one sequence do not fit.
+    rows, blocks: 0 lets the plan choose.   whole_context: the blocks it chooses hold all of it, however few are free.
+    Raises OutOfMemory when weights, margin and one sequence do not fit.
     """
     rows = rows or 64
-    left = free_bytes - weights_bytes
-    if left < block_bytes * 4:
-        raise OutOfMemory(
-            f"the weights need {weights_bytes / 2**20:.0f} MiB and the cache {block_bytes * 4 / 2**20:.0f} more; "
-            f"{free_bytes / 2**20:.0f} MiB are free"
-        )
-    if blocks and blocks * block_bytes > left:
-        raise OutOfMemory(
-            f"{blocks} blocks of the cache need {blocks * block_bytes / 2**20:.0f} MiB; {left / 2**20:.0f} are free"
-        )
+    left = free_bytes - weights_bytes - _MARGIN
+    least = blocks or max(4, -(-context // BLOCK_SIZE) if whole_context else 0)
+    if left < block_bytes * max(least, 4):
+        short = MemoryPlan(weights_bytes, block_bytes, max(least, 4), rows, context, kv_format=kv_format)
+        needs = f"{_told(short)}, and {_mib(_MARGIN)} to work with"
+        raise OutOfMemory(f"there is too little memory for {needs}: {_mib(free_bytes)} are free")
     if not blocks:
         enough = max(-(-context // BLOCK_SIZE) + 1, rows * _TOKENS_A_ROW // BLOCK_SIZE)
-        blocks = max(4, min(enough, int(left * _KV_SHARE) // block_bytes))
+        blocks = max(least, min(enough, int(left * _KV_SHARE) // block_bytes))
     context = min(context, blocks * BLOCK_SIZE)
     return MemoryPlan(weights_bytes, block_bytes, blocks, rows, context, kv_format=kv_format)
+
+
+@contextmanager
+def allocating(memory: MemoryPlan) -> Iterator[None]:
+    """What is planned is allocated inside. Raises OutOfMemory, with the plan, where the system does not grant it."""
+    try:
+        yield
+    except (MemoryError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+            raise
+        raise OutOfMemory(
+            f"memory cannot be allocated ({error}): {_told(memory)}; {_mib(available_bytes())} are free"
+        ) from None
+
+
+def _told(memory: MemoryPlan) -> str:
+    cache = f"{memory.blocks} blocks of {memory.block_size} tokens in {memory.kv_format or 'no memory'}"
+    return f"weights of {_mib(memory.weights_bytes)} and a KV cache of {_mib(memory.kv_bytes)} ({cache})"
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"

@@ -252,7 +252,7 @@ class Runtime:
     )
     max_seq_len: int = setting(
         0,
-        "context length in tokens; 0: the model's own, as far as memory allows",
+        "context length in tokens, no more than the model was made for; 0: that, as far as memory allows",
         flag="--max-model-len",
         metavar="N",
         low=0,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..weights.checkpoint import InvalidModel
+from ..weights.checkpoint import ContextTooLong, InvalidModel
 from ..weights.checkpoint import UnsupportedModel as Unsupported
 
 _MISSING: Any = object()
@@ -55,3 +55,11 @@ class Config:
         if key in self and self.values[key] not in allowed:
             known = ", ".join(repr(value) for value in allowed)
             raise Unsupported(f'{self.where}: "{key}" = {self.values[key]!r:.60} is not supported (supported: {known})')
+
+
+def positions(wanted: int, context: int) -> int:
+    """How many positions a model is built for: those wanted, or where that is 0 all of its context. What lies past
+    that it was never trained to tell apart: raises ContextTooLong."""
+    if wanted > context:
+        raise ContextTooLong(f"a context of {wanted} tokens is asked for, but the model was made for {context}")
+    return wanted or context

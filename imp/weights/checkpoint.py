@@ -12,10 +12,11 @@ from typing import Any, Protocol
 from .gguf import PART, GgufCheckpoint
 from .quant import QuantFormat
 from .safetensors import INDEX, SINGLE, SafetensorsCheckpoint
-from .weight import GgufVocabulary, InvalidModel, TokenizerFiles, UnsupportedModel, Weight
+from .weight import ContextTooLong, GgufVocabulary, InvalidModel, TokenizerFiles, UnsupportedModel, Weight
 
 __all__ = [
     "Checkpoint",
+    "ContextTooLong",
     "GgufVocabulary",
     "InvalidModel",
     "QuantFormat",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 from collections import Counter
@@ -33,13 +34,15 @@ class MappedFile:
 
 
 def map_file(path: Path) -> MappedFile:
-    """Raises InvalidModel where the file cannot be read or is empty."""
+    """Raises InvalidModel where the file cannot be read or is empty, MemoryError where there is no room to map it."""
     try:
         with path.open("rb") as file:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError as error:
         raise InvalidModel(f"{path.name}: there is no such file in {path.parent}") from error
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise MemoryError(f"{path.name} cannot be mapped: {error.strerror}") from error
         raise InvalidModel(f"{path.name}: cannot be read ({error.strerror or error})") from error
     except ValueError as error:  # what mmap says of an empty file
         raise InvalidModel(f"{path.name}: the file is empty") from error

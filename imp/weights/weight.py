@@ -21,6 +21,10 @@ class UnsupportedModel(Exception):
     """The files are sound but need something this server does not have. The message is one sentence."""
 
 
+class ContextTooLong(UnsupportedModel):
+    """More positions are asked for than the model was made for. The message is one sentence."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Weight:
     """A tensor as it lies in the file, with the format of its bytes.

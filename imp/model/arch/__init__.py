@@ -26,7 +26,8 @@ def families() -> dict[str, ModuleType]:
 
 
 def build(checkpoint: Checkpoint, context: int = 0) -> Model:
-    """The model of a checkpoint. `context` bounds the position tables; 0: what the model was trained for."""
+    """The model of a checkpoint. `context` bounds the position tables; 0: what the model was trained for, and more is
+    refused (config.positions). Raises InvalidModel, UnsupportedModel, ContextTooLong."""
     kind = Config(checkpoint.config).text("model_type")
     if kind not in families():
         raise Unsupported(f'architecture "{kind}" is not supported; supported: {", ".join(sorted(families()))}')

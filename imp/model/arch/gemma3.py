@@ -8,7 +8,7 @@ import numpy as np
 
 from ...weights.checkpoint import Checkpoint, InvalidModel
 from .. import rope
-from ..config import Config
+from ..config import Config, positions
 from ..layers import Block, Decoder, GatedMlp, SelfAttention
 from ..ops import Attention, Linear
 from .parts import Tensors
@@ -34,7 +34,7 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
     tables = {}
     for slides, (theta, scaling) in ((False, far), (True, near)):
         freqs, factor = rope.frequencies(theta, head_dim, scaling, trained)
-        tables[slides] = rope.table(freqs, context or trained, factor)
+        tables[slides] = rope.table(freqs, positions(context, trained), factor)
 
     def block(i: int, slides: bool) -> Block:
         at = f"model.layers.{i}"

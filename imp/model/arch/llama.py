@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...weights.checkpoint import Checkpoint, InvalidModel
 from .. import rope
-from ..config import Config
+from ..config import Config, positions
 from ..layers import Block, Decoder, GatedMlp, SelfAttention
 from ..ops import Attention, Linear
 from .parts import Tensors
@@ -26,7 +26,7 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
     theta, scaling = rope.settings(config)
     divisors = tensors.vector("rope_freqs.weight", head_dim // 2) if "rope_freqs.weight" in checkpoint else None
     freqs, factor = rope.frequencies(theta, head_dim, scaling, trained, divisors)
-    turning = rope.table(freqs, context or trained, factor)
+    turning = rope.table(freqs, positions(context, trained), factor)
 
     def block(i: int) -> Block:
         at = f"model.layers.{i}"
