@@ -15,6 +15,8 @@ from .errors import Code, ConstraintError
 from .nfa import UNBOUNDED, Nfa
 from .texts import counted, free, plain, run
 
+KEPT = 16  # lengths
+
 
 @dataclass(frozen=True)
 class Language:
@@ -107,8 +109,18 @@ class Language:
         return self.dfa.longest
 
     def at_least(self, low: int) -> Language:
-        """The texts of `low` or more code points."""
-        return self if low <= (self.min_length or 0) else self & Language.lengths(low)
+        """The texts of `low` or more code points; known as long as this language is, since it may be large."""
+        if low <= (self.min_length or 0):
+            return self
+        if low not in self._longer:
+            if len(self._longer) == KEPT:
+                self._longer.clear()
+            self._longer[low] = self & Language.lengths(low)
+        return self._longer[low]
+
+    @cached_property
+    def _longer(self) -> dict[int, Language]:
+        return {}
 
     def has_length(self, low: int, high: int = UNBOUNDED) -> bool:
         """Is there a text of low to high code points?"""

@@ -21,6 +21,7 @@ from imp.constrain.nfa import Nfa
 from imp.constrain.schema import compile_schema
 from imp.constrain.vocab import VocabTables
 from imp.text.tokenizer import Tokenizer
+from tests.constrain.test_lazy import write_random_schemas
 from tests.text import toys
 
 MASKBENCH = Path(__file__).resolve().parents[3] / "shared/data/jsonschema/maskbench"
@@ -100,3 +101,9 @@ def test_masks_are_what_brute_force_finds(name: str, wanted: int, request: pytes
         if compared >= wanted:
             break
     print(f"\n{name}: {compared} states of {constraints} constraints, {len(tables.rank)} tokens each")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_is_refused_late(seed: int):
+    """Of 600 schemas all that can be reached is written, up to 20,000 nodes each."""
+    write_random_schemas(1000 + seed, 60, 20_000)

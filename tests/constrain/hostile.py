@@ -18,7 +18,7 @@ FORMATS = ["date-time", "email", "uri", "uuid", "regex", "nonsense", "ipv6", "ur
 def hostile(draw: random.Random) -> Iterator[ConstraintSpec]:
     """Endless."""
     while True:
-        yield draw.choice([_bomb, _bomb, _random_schema, _random_schema, _regex, _regex_bomb, _gbnf, _gbnf_bomb, _lark, _rubbish])(draw)
+        yield draw.choice([schema_bomb, schema_bomb, _random_schema, _random_schema, _regex, _regex_bomb, _gbnf, _gbnf_bomb, _lark, _rubbish])(draw)
 
 
 # ---- schemas
@@ -28,7 +28,7 @@ def _schema_spec(value: object) -> ConstraintSpec:
     return ConstraintSpec(S, json.dumps(value, ensure_ascii=False))
 
 
-def _bomb(draw: random.Random) -> ConstraintSpec:
+def schema_bomb(draw: random.Random) -> ConstraintSpec:
     depth, wide = draw.randrange(2, 40), draw.randrange(2, 60)
     make = draw.choice([_one_of, _nested, _cycle, _enum, _patterns, _dependent, _conditions, _unevaluated, _numbers, _strings, _uniques])
     return _schema_spec(make(draw, depth, wide))

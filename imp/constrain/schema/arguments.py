@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..charset import Encoding
+from ..clock import tick
 from ..errors import Code, ConstraintError
 from ..language import Language
 from ..nfa import Nfa
@@ -14,9 +15,10 @@ from .check import Reachable
 from .compile import DEFAULTS, PropertyOrder, SchemaOptions, emit_value
 from .explain import explain
 from .formula import Formula
+from .literals import quoted
 from .load import Document
-from .lower import Lowering
-from .object_plan import Member, ObjectPlan, State
+from .lower import LONG, Lowering, check_size
+from .object_plan import Key, Member, ObjectPlan, State
 from .parse import Parser
 from .strings import unbounded
 
@@ -56,7 +58,6 @@ def emit_parameters(
         reachable = Reachable(parser.algebra, budget, options.property_order is PropertyOrder.ANY)
         reachable.add(root)
         plans = [plan for plan in reachable.value(root).plans if isinstance(plan, ObjectPlan)]
-        plans = [plan for plan in plans if plan.exists(reachable.exists)]
         if not plans:
             where, reason = explain(document)
             raise ConstraintError(Code.UNSATISFIABLE, where, reason, "no object fulfils the schema")
@@ -66,7 +67,10 @@ def emit_parameters(
         for formula in dict.fromkeys(formula for plan in plans for formula in plan.formulas()):
             if reachable.exists(formula):
                 values.prepare(formula)
-        return nfa.call(nfa.eps(*(_Parameters(nfa, plan, values).start() for plan in plans)), after)
+        lowering.prepare()
+        start = nfa.eps(*(_Parameters(nfa, plan, values).start() for plan in plans))
+        check_size(nfa)
+        return nfa.call(start, after)
     except RecursionError:
         raise too_large("the schema is nested too deeply") from None
 
@@ -102,6 +106,9 @@ class _Values:
         if not found and self._lowering.without_strings(formula) is None:
             reason = f"no value of a parameter can be written without {self.texts.marker or self.texts.end!r}"
             raise ConstraintError(Code.UNSATISFIABLE, "", reason)
+        if self._reachable.value(formula).size > LONG:
+            self._nfa.lower(self._rule_of(formula))
+            check_size(self._nfa)
 
     def literal(self, text: str, after: int) -> int:
         return self._nfa.literal(self._spell(text), after)
@@ -122,9 +129,12 @@ class _Values:
 
     def value(self, formula: Formula, after: int) -> int:
         """What stands between key and value, the value, the marker of its end, then `after`."""
+        return self._nfa.call(self._rule_of(formula), after)
+
+    def _rule_of(self, formula: Formula) -> int:
         if formula not in self._rules:
             self._rules[formula] = self._nfa.lazy(lambda: self._rule(formula))
-        return self._nfa.call(self._rules[formula], after)
+        return self._rules[formula]
 
     def _rule(self, formula: Formula) -> int:
         texts = self.texts
@@ -157,7 +167,14 @@ class _Parameters:
 
     def __init__(self, nfa: Nfa, plan: ObjectPlan, values: _Values):
         self._nfa, self._plan, self._values = nfa, plan, values
+        self._keys = {key: self._unnamed(key, language) for key, language in plan.key_languages()}
         self._after: dict[State, int] = {}
+        self._choices: dict[State, int | None] = {}
+
+    def _unnamed(self, key: Key, language: Language) -> Language:
+        """What is written for a name of a family."""
+        written = self._values.key(language)
+        return written - Language.of(self._plan.names) if key[0] == self._plan.free and self._plan.names else written
 
     def start(self) -> int:
         return self._nfa.eps(*self._ends(self._plan.first), *self._members(self._plan.first, ""))
@@ -166,35 +183,47 @@ class _Parameters:
         return [self._nfa.ret] if self._plan.closes(state) else []
 
     def _members(self, state: State, separator: str) -> list[int]:
-        texts = self._values.texts
-        parts = []
-        following: State | None = state
-        while following is not None:
-            for member in self._plan.members(following):
-                key = self._key(following, member)
-                if key is not None:
-                    parts.append(key)
-            following = self._plan.skipped(following)
-        if not parts:
+        choice = self._choice(state)
+        if choice is None:
             return []
-        return [self._values.literal(separator + texts.before_key, self._nfa.eps(*parts))]
+        return [self._values.literal(separator + self._values.texts.before_key, choice)]
+
+    def _choice(self, state: State) -> int | None:
+        """All keys that may come next; None for none."""
+        chain = [state]
+        while chain[-1] not in self._choices and (skipped := self._plan.skipped(chain[-1])) is not None:
+            chain.append(skipped)
+        for later in reversed(chain):
+            if later not in self._choices:
+                parts = [self._key(later, member) for member in self._plan.members(later)]
+                skipped = self._plan.skipped(later)
+                parts += [self._choices[skipped]] if skipped is not None else []
+                found = [part for part in parts if part is not None]
+                self._choices[later] = self._nfa.eps(*found) if found else None
+        return self._choices[state]
 
     def _key(self, state: State, member: Member) -> int | None:
-        texts, after = self._values.texts, self._node(member.after)
+        tick(16)
+        after = self._node(member.after)
         if member.name is not None:
-            key = Language.of([self._plan.names[member.name]])
-        else:
-            key = self._values.key(self._plan.key_language(state, member))
-            if member.family == self._plan.free and self._plan.names:
-                key = key - Language.of(self._plan.names)
+            return self._named(self._plan.names[member.name], member.formula, after)
+        texts, key = self._values.texts, self._keys[self._plan.key(state, member)]
         if key.is_empty:
             return None
-        if texts.quote and member.name is not None and not self._values.is_plain(self._plan.names[member.name]):
-            closing = self._values.literal(texts.quote, self._values.value(member.formula, after))
-            return self._values.literal(texts.quote, key.emit(self._nfa, closing, Encoding.JSON))
         if texts.named_end:  # of keys that are not named in the schema, any: the reader does not compare them
             after = key.emit(self._nfa, self._values.literal(texts.named_end + texts.rest, after), Encoding.RAW)
         return key.emit(self._nfa, self._values.value(member.formula, after), Encoding.RAW)
+
+    def _named(self, name: str, formula: Formula, after: int) -> int | None:
+        texts, literal = self._values.texts, self._nfa.literal
+        if any("\ud800" <= char <= "\udfff" for char in name):  # which no UTF-8 has
+            return None
+        if texts.quote and not self._values.is_plain(name):
+            closing = self._values.literal(texts.quote, self._values.value(formula, after))
+            return self._values.literal(texts.quote, literal(quoted(name)[1:-1], closing))
+        if texts.named_end:
+            after = literal(name.encode(), self._values.literal(texts.named_end + texts.rest, after))
+        return literal(name.encode(), self._values.value(formula, after))
 
     def _node(self, state: State) -> int:
         """After a parameter."""

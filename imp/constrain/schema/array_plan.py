@@ -30,6 +30,10 @@ class ArrayPlan:
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
 
+    @property
+    def size(self) -> int:
+        return 8 * len(self.arrays.prefix)
+
     def formulas(self) -> Iterator[Formula]:
         most = self.arrays.most
         yield from self.arrays.prefix[:most]
@@ -40,9 +44,6 @@ class ArrayPlan:
         low = self.arrays.low
         most = self.limits(productive)[1]
         return most is None or low <= most
-
-    def settle(self, productive: Productive) -> None:
-        pass
 
     def limits(self, productive: Productive) -> tuple[int, int | None]:
         """The fewest and the most items, with those no value can be left out."""
@@ -73,6 +74,9 @@ class CountedPlan:
         if states > MAX_STATES:
             raise too_large("'contains' with that many items or matches")
         self.first: State = (0, (0,) * len(arrays.contains))
+        self.size = 8 * len(arrays.prefix)
+        self._same_from = max([len(arrays.prefix), *(contains.start for contains in arrays.contains)])
+        self._ways: dict[tuple[int, tuple[bool, ...]], list[tuple[Formula, tuple[bool, ...]]]] = {}
         self._feasible: set[State] = set()
 
     def items(self, state: State) -> list[tuple[Formula, State]]:
@@ -80,26 +84,33 @@ class CountedPlan:
         index, counts = state
         if self._high is not None and index >= self._high:
             return []
-        found = []
-        tick(8)
-        for matches in product((False, True), repeat=len(counts)):
-            formula, following = self.arrays.item(index), []
-            for contains, cap, count, match in zip(self.arrays.contains, self._caps, counts, matches, strict=True):
-                part, count = self._judged(contains, cap, count, match, index)
-                formula = self._algebra.formulas.all_of((formula, part))
-                following.append(count)
-            if formula is not FALSE:
-                found.append((formula, (min(index + 1, self._last), tuple(following))))
-        return found
+        full = tuple(count >= cap for count, cap in zip(counts, self._caps, strict=True))
+        key = min(index, self._same_from), full
+        if key not in self._ways:
+            self._ways[key] = list(self._items(*key))
+        tick(len(self._ways[key]))
+        after = min(index + 1, self._last)
+        return [
+            (formula, (after, tuple(count + match for count, match in zip(counts, matches, strict=True))))
+            for formula, matches in self._ways[key]
+        ]
 
-    def _judged(self, contains: Contains, cap: int, count: int, match: bool, index: int) -> tuple[Formula, int]:
-        """What an item must be that matches, or does not; and the count after it."""
-        everything, nothing = self._algebra.formulas.all_of(()), FALSE
+    def _items(self, index: int, full: tuple[bool, ...]) -> Iterator[tuple[Formula, tuple[bool, ...]]]:
+        """What may come next, and which `contains` it matches. full: those that must not match once more."""
+        for matches in product((False, True), repeat=len(full)):
+            parts = map(self._judged, self.arrays.contains, full, matches, [index] * len(full))
+            formula = self._algebra.formulas.all_of((self.arrays.item(index), *parts))
+            if formula is not FALSE:
+                yield formula, matches
+
+    def _judged(self, contains: Contains, full: bool, match: bool, index: int) -> Formula:
+        """What an item must be that matches, or does not."""
+        everything = self._algebra.formulas.all_of(())
         if index < contains.start:
-            return (nothing if match else everything), count
+            return FALSE if match else everything
         if match:
-            return (nothing if count >= cap else contains.formula), count + 1
-        return (everything if contains.high is None else self._algebra.formulas.negation(contains.formula)), count
+            return FALSE if full else contains.formula
+        return everything if contains.high is None else self._algebra.formulas.negation(contains.formula)
 
     def closes(self, state: State) -> bool:
         index, counts = state
@@ -131,9 +142,6 @@ class CountedPlan:
                     changed = changed or self._high is None
         return self.first in self._feasible
 
-    def settle(self, productive: Productive) -> None:
-        self.exists(productive)
-
     def is_feasible(self, state: State) -> bool:
         return state in self._feasible
 
@@ -152,6 +160,7 @@ class UniquePlan:
                 f"'uniqueItems' needs items of at most {MAX_VALUES} known values (enum, const, a short range)",
                 "leave it out or list the values",
             )
+        self.size = sum(map(len, self._at(0)))
 
     def formulas(self) -> Iterator[Formula]:
         return iter(())
@@ -167,9 +176,6 @@ class UniquePlan:
     def exists(self, productive: Productive) -> bool:
         most = self.arrays.most
         return (most is None or self.arrays.low <= most) and self._can_finish(())
-
-    def settle(self, productive: Productive) -> None:
-        pass
 
     def _at(self, index: int) -> list[bytes]:
         values = self._values[index] if index < len(self._values) else self._rest
@@ -193,6 +199,8 @@ class UniquePlan:
 
         if self.arrays.low > len(self._values) + MAX_VALUES:
             return False
+        if len(used) >= len(self._values):  # all places are alike
+            return self.arrays.low - len(used) <= sum(value not in used for value in self._at(len(used)))
         return all(place(index, set()) for index in range(len(used), self.arrays.low))
 
 

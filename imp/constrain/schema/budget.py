@@ -7,6 +7,7 @@ from ..errors import Code, ConstraintError
 
 SCHEMA_BYTES = 1 << 20
 NESTING = 256
+NODES = 200_000  # of the automaton, once what is long in it is written
 COMBINATIONS = 4096  # conjunctions that one formula may expand to
 FORMULAS = 20_000  # values that a schema may tell apart
 WORK = 400_000  # pairs of alternatives looked at

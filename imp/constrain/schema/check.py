@@ -6,11 +6,12 @@ cannot.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .algebra import Algebra, InProgress
 from .array_plan import ArrayPlan, CountedPlan, UniquePlan, plan_array
-from .budget import FORMULAS, Budget, too_large
+from .budget import COMBINATIONS, FORMULAS, Budget, too_large
 from .formula import Formula
 from .number_text import is_empty as no_number
 from .number_text import prepare as prepare_numbers
@@ -27,8 +28,13 @@ class Value:
     """One value as it will be written: a shape, with plans for its arrays and objects."""
 
     shape: Shape
-    plans: list[Plan]
+    plans: list[Plan]  # once all is known, of those that exist
     has_scalars: bool
+
+    @property
+    def size(self) -> int:
+        """Nodes its rule has, about, without those of the values in it."""
+        return sum(each.size for each in (*self.shape.strings, *self.shape.numbers, *self.plans))
 
 
 class Reachable:
@@ -69,6 +75,8 @@ class Reachable:
             prepare_numbers(numbers)
         for strings in shape.strings:
             strings.prepare()
+        if len(plans) > COMBINATIONS:
+            raise too_large(f"one value has more than {COMBINATIONS} kinds of arrays and objects")
         scalars = bool(
             shape.null
             or shape.booleans
@@ -94,8 +102,7 @@ class Reachable:
                     left.append(formula)
             waiting = left
         for formula in order:  # with all that is known now
-            for plan in self._values[formula].plans:
-                plan.settle(self.exists)
+            self._settle(self._values[formula])
 
     def exists(self, formula: Formula) -> bool:
         return formula in self._existing
@@ -104,6 +111,11 @@ class Reachable:
         value = self._values.get(formula)
         if value is None:  # one of ALWAYS
             value = self._values[formula] = self._look(formula)
-            for plan in value.plans:
-                plan.settle(self.exists)
+            self._settle(value)
         return value
+
+    def existing(self) -> Iterator[tuple[Formula, Value]]:
+        return ((formula, value) for formula, value in self._values.items() if formula in self._existing)
+
+    def _settle(self, value: Value) -> None:
+        value.plans = [plan for plan in value.plans if plan.exists(self.exists)]

@@ -73,4 +73,6 @@ def _compile(schema: object, nfa: Nfa, options: SchemaOptions) -> Schema:
     if not reachable.exists(root):
         where, reason = explain(document, lambda place: parser.algebra.surely_empty(parser.schema(place)))
         raise ConstraintError(Code.UNSATISFIABLE, where, reason, "relax one of them")
-    return Schema(Lowering(nfa, reachable, options.whitespace).rule(root), parser.ignored_formats)
+    lowering = Lowering(nfa, reachable, options.whitespace)
+    lowering.prepare()
+    return Schema(lowering.rule(root), parser.ignored_formats)

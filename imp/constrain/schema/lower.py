@@ -14,7 +14,8 @@ from ..nfa import UNBOUNDED, Nfa
 from ..tools import Words
 from .array_plan import ArrayPlan, CountedPlan, UniquePlan
 from .array_plan import State as ArrayState
-from .check import Plan, Reachable
+from .budget import NODES, too_large
+from .check import Plan, Reachable, Value
 from .formula import Formula
 from .keys import other_names, unplain
 from .literals import emit_literals, quoted
@@ -27,6 +28,7 @@ from .strings import EVERYTHING, Strings, unbounded
 from .whitespace import Spacer, Whitespace, whitespace_rule
 
 QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A
+LONG = 2000  # nodes, written in some milliseconds
 JSON_WORDS = Words()
 
 
@@ -69,6 +71,11 @@ class JsonBase(Nfa):
         self.whitespace, self.written = whitespace, Written.into(self, whitespace)
 
 
+def check_size(nfa: Nfa) -> None:
+    if len(nfa.nodes) > NODES:
+        raise too_large(f"the schema needs more than {NODES} nodes")
+
+
 class Lowering:
     """Writes rules into `nfa`. A rule begins with a value's first byte and ends in `ret`.
 
@@ -93,6 +100,8 @@ class Lowering:
         self._rules, self._numbers = self.written.values, self.written.numbers
         self._strings, self._others = self.written.strings, self.written.other_names
         self._families: dict[Language, int] = {}
+        self._some: dict[Strings, Strings] = {}
+        self._but: dict[tuple[str, ...], Language] = {}
 
     def exists(self, formula: Formula) -> bool:
         return self._reachable.exists(formula)
@@ -101,6 +110,25 @@ class Lowering:
         if formula not in self._rules:
             self._rules[formula] = self._nfa.lazy(lambda: self._value(formula))
         return self._rules[formula]
+
+    def prepare(self) -> None:
+        """Find out now what rules need, and write those that would take long when they are reached. ConstraintError
+        where that is too much."""
+        for formula, value in list(self._reachable.existing()):
+            if not self._texts.is_everything:
+                self._prepare_texts(value)
+            if value.size > LONG and (node := self.rule(formula)) in self._nfa.pending:
+                self._nfa.lower(node)
+                check_size(self._nfa)
+
+    def _prepare_texts(self, value: Value) -> None:
+        for strings in value.shape.strings:
+            if strings.values is None:
+                self._writable(strings).prepare()
+        for plan in value.plans:
+            if isinstance(plan, ObjectPlan):
+                for _, language in plan.key_languages():
+                    self._writable(Strings(self._all_but(plan.names) if language.is_everything else language))
 
     def without_strings(self, formula: Formula) -> int | None:
         """A rule for the values of the formula that are no strings, if there are any."""
@@ -115,10 +143,7 @@ class Lowering:
 
     def _parts(self, shape: Shape, plans: list[Plan]) -> list[int]:
         parts = self._scalars(shape)
-        for plan in plans:
-            if plan.exists(self._reachable.exists):
-                parts.append(self._plan(plan))
-        return parts
+        return parts + [self._plan(plan) for plan in plans]
 
     def _plan(self, plan: ArrayPlan | CountedPlan | UniquePlan | ObjectPlan) -> int:
         match plan:
@@ -158,8 +183,10 @@ class Lowering:
         """Those of `texts`, where there are any."""
         if self._texts.is_everything:
             return strings
-        some = replace(strings, language=strings.language & self._texts)
-        return strings if some.is_empty else some
+        if strings not in self._some:
+            some = replace(strings, language=strings.language & self._texts)
+            self._some[strings] = strings if some.is_empty else some
+        return self._some[strings]
 
     def _body(self, strings: Strings) -> int:
         end = self._nfa.byte([(QUOTE, QUOTE, self._nfa.ret)])
@@ -171,10 +198,15 @@ class Lowering:
     def names_beside(self, names: tuple[str, ...]) -> int:
         """The rule for names but these, behind the opening quote."""
         if not self._texts.is_everything:
-            return self.names_in(~Language.of(names))
+            return self.names_in(self._all_but(names))
         if names not in self._others:
             self._others[names] = other_names(self._nfa, names, self.written.rest_of_string, self.written.unplain)
         return self._others[names]
+
+    def _all_but(self, names: tuple[str, ...]) -> Language:
+        if names not in self._but:
+            self._but[names] = ~Language.of(names)
+        return self._but[names]
 
     def names_in(self, language: Language) -> int:
         """The rule for names of the language, behind the opening quote."""

@@ -66,6 +66,12 @@ class Numbers:
         return parts + [Numbers(step=step) for step in sorted(self.unsteps)]
 
     @property
+    def size(self) -> int:
+        """Nodes that read them, about, without those that are written when they are reached."""
+        digits = sum(len(str(bound)) for bound in (self.low, self.high) if bound is not None)
+        return 10 * (len(self.values or ()) + digits) + 40 * len(self.excluded)
+
+    @property
     def is_surely_empty(self) -> bool:
         """True is a proof; False may be wrong where `unsteps` or `excluded` take the last number away."""
         if self.values is not None:

@@ -22,6 +22,7 @@ from .presence import Presence, given
 MAX_ANY_ORDER = 64
 MAX_WITNESSES = 6
 Productive = Callable[[Formula], bool]
+Key = tuple[int, frozenset[int]]  # a family of names, and the conditions that a member with such a name is a witness of
 NONE: frozenset[Any] = frozenset()
 
 
@@ -60,6 +61,11 @@ class ObjectPlan:
                 self.families.append((family, formula))
             elif not (rest := self._undeclared(family)).is_empty:
                 self.families.append((rest, formula))
+        self._chosen: dict[Key, Language] = {}
+        self._meets = [
+            frozenset(at for at, (wanted, _) in enumerate(objects.some) if not (wanted & family).is_empty)
+            for family, _ in self.families
+        ]
         self._required = set(objects.required)
         names = zip(self.names, self.values, strict=True)
         self._needed = [(i, value) for i, (name, value) in enumerate(names) if name in self._required]
@@ -88,6 +94,10 @@ class ObjectPlan:
             self._presence.check(self._tied, objects.clauses, self.first.some)
         self._untied: list[_Untied] = []
 
+    @property
+    def size(self) -> int:
+        return sum(len(name) + 12 for name in self.names)
+
     def formulas(self) -> Iterator[Formula]:
         if not self._objects.some:
             values = (*self.values, *(value for _, value in self.families))
@@ -95,11 +105,19 @@ class ObjectPlan:
             return
         for index, value in enumerate(self.values):
             yield from (formula for _, formula in self._witnessing(value, self._conditions[index]))
-        for index, (family, value) in enumerate(self.families):
-            meets = {at for at, (wanted, _) in enumerate(self._objects.some) if not (wanted & family).is_empty}
-            for chosen, formula in self._witnessing(value, frozenset(meets)):
+        yield from (formula for _, formula in self._family_members())
+
+    def key_languages(self) -> Iterator[tuple[Key, Language]]:
+        """All that `key_language` can say."""
+        if not self._objects.some:
+            return (((index, NONE), family) for index, (family, _) in enumerate(self.families))
+        return ((key, self._family(*key)) for key, _ in self._family_members())
+
+    def _family_members(self) -> Iterator[tuple[Key, Formula]]:
+        for index, (_, value) in enumerate(self.families):
+            for chosen, formula in self._witnessing(value, self._meets[index]):
                 self._family(index, chosen)  # too large is found out now
-                yield formula
+                yield (index, chosen), formula
 
     def _witnessing(self, value: Formula, possible: frozenset[int]) -> Iterator[tuple[frozenset[int], Formula]]:
         """The value as a witness for each subset of conditions."""
@@ -113,11 +131,11 @@ class ObjectPlan:
         return frozenset(at for at, (family, _) in enumerate(self._objects.some) if family.accepts(name))
 
     def exists(self, productive: Productive) -> bool:
-        self.settle(productive)
+        """From now on `productive` says which values there are."""
+        self._settle(productive)
         return self._can_finish(self.first)
 
-    def settle(self, productive: Productive) -> None:
-        """From now on this says which values there are."""
+    def _settle(self, productive: Productive) -> None:
         self._productive = productive
         if self._simple:
             barren = [i for i, value in self._needed if not productive(value)]
@@ -192,7 +210,7 @@ class ObjectPlan:
         if after is None:
             return
         for index, (_, value) in enumerate(self.families):
-            for chosen, formula in self._witnessing(value, state.some):
+            for chosen, formula in self._witnessing(value, state.some & self._meets[index]):
                 following = after._replace(some=state.some - chosen)
                 if self._family(index, chosen).is_empty or not self._productive(formula):
                     continue
@@ -201,14 +219,23 @@ class ObjectPlan:
 
     def key_language(self, state: State, member: Member) -> Language:
         """The names of a family that witness what this member is a witness of."""
+        return self._family(*self.key(state, member))
+
+    @staticmethod
+    def key(state: State, member: Member) -> Key:
         assert member.family is not None
-        return self._family(member.family, state.some - member.after.some)
+        return member.family, state.some - member.after.some
 
     def _family(self, index: int, chosen: frozenset[int]) -> Language:
-        family = self.families[index][0]
-        for at in chosen:
-            family = family & self._objects.some[at][0]
-        return self._undeclared(family) if index == self.free and chosen else family
+        """Known as long as this plan is, since it may be large."""
+        known = self._chosen.get((index, chosen))
+        if known is None:
+            known = self.families[index][0]
+            for at in chosen:
+                known = known & self._objects.some[at][0]
+            known = self._undeclared(known) if index == self.free and chosen else known
+            self._chosen[index, chosen] = known
+        return known
 
     def _undeclared(self, family: Language) -> Language:
         """Without the known names."""
@@ -290,7 +317,7 @@ class ObjectPlan:
             return 0
         fewest = []
         for index, (_, value) in enumerate(self.families):
-            for chosen, formula in self._witnessing(value, some):
+            for chosen, formula in self._witnessing(value, some & self._meets[index]):
                 if not chosen or self._family(index, chosen).is_empty or not self._productive(formula):
                     continue
                 rest = self._fewest_others(some - chosen)

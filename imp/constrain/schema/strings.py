@@ -55,6 +55,13 @@ class Strings:
             return False
         return self.language.is_empty or not self.language.has_length(self.low, unbounded(self.high))
 
+    @property
+    def size(self) -> int:
+        """Nodes that read them, about."""
+        if self.values is not None:
+            return sum(map(len, self.values))
+        return len(self.language.dfa.rows) * sum(len(chars.ranges) for chars in self.language.dfa.classes)
+
     def prepare(self) -> None:
         """Find out now whether its automaton is too large."""
         if self.values is None and self.low and not self.language.is_everything:
