@@ -21,9 +21,22 @@ DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keepalive\n\n"
 
 
+# What JSON leaves as it is and the standard does not take for the end of a line, but many a client's splitlines does
+_SEPARATORS = tuple((char.encode(), f"\\u{ord(char):04x}".encode()) for char in "\x85\u2028\u2029")
+
+
+def line(value: Any) -> bytes:
+    """Compact JSON that is a single line for whoever reads it."""
+    data = dumps(value)
+    for raw, escaped in _SEPARATORS:
+        if raw in data:
+            data = data.replace(raw, escaped)
+    return data
+
+
 def frame(value: Any, event: str | None = None) -> bytes:
-    """One event with `value` as compact JSON, which holds no raw newline. `event` must be a single line."""
-    data = b"data: " + dumps(value) + b"\n\n"
+    """One event with `value` as compact JSON. `event` must be a single line."""
+    data = b"data: " + line(value) + b"\n\n"
     return data if event is None else f"event: {event}\n".encode() + data
 
 
@@ -42,7 +55,7 @@ class Template:
 
     def frame(self, text: str) -> bytes:
         """What `sse.frame` makes of the value with `text` in SLOT's place."""
-        return self._before + dumps(text) + self._after
+        return self._before + line(text) + self._after
 
 
 def response(

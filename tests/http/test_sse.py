@@ -34,6 +34,13 @@ def test_frames_are_read_back_by_the_openai_sdk() -> None:
         assert sse.frame(value).count(b"\n") == 2 and b"\r" not in sse.frame(value)
 
 
+def test_a_frame_is_a_line_for_clients_that_know_more_kinds_of_them() -> None:
+    words = {"text": "a\u2028b\u2029c\u0085d\x1ce\x0bf \\u2028"}
+    for data in (sse.frame(words), sse.Template({"text": sse.SLOT}).frame(words["text"])):
+        assert [len(line) > 0 for line in data.decode().splitlines()] == [True, False]
+        assert json.loads(data.removeprefix(b"data: ")) == words
+
+
 def test_frames_are_compact_utf8() -> None:
     assert sse.frame({"a": ["é", 1]}) == 'data: {"a":["é",1]}\n\n'.encode()
     assert sse.frame({}, "ping") == b"event: ping\ndata: {}\n\n"
