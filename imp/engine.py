@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from imp.sched.scheduler import Scheduler
 from imp.sched.stats import Stats
-from imp.types import Batch, Event, Failed, Finished, Request, Runner
+from imp.types import Batch, DeviceLost, Event, Failed, Finished, Request, Runner
 
 log = logging.getLogger("imp.engine")
 
@@ -368,6 +368,10 @@ class Engine:
             results = self._runner.step(batch)
             self._watch("apply")
             events = scheduler.apply(batch, results, time.monotonic())
+        except DeviceLost:
+            log.critical("the device is lost: only a restart helps", exc_info=True)
+            events = scheduler.fail_all("engine_faulted", FAULTED)
+            self.faulted = True
         except Exception:
             log.exception("a step of %d rows failed", len(batch.rows))
             events = scheduler.fail(batch, "engine_step_failed", STEP_FAILED)

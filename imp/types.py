@@ -445,7 +445,12 @@ class RowResult:
     vector: tuple[float, ...] | None = None  # of a row that reached the end, where the request pools
 
 
+class DeviceLost(Exception):
+    """What computes is gone for as long as this process lives: no later step can succeed."""
+
+
 class Runner(Protocol):
-    """Turns a Batch into RowResults, in the batch's order. May raise: then the batch's requests fail."""
+    """Turns a Batch into RowResults, in the batch's order. May raise: then the batch's requests fail; after DeviceLost
+    all do."""
 
     def step(self, batch: Batch) -> list[RowResult]: ...

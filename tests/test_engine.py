@@ -13,7 +13,7 @@ import pytest
 from imp.engine import Engine, EngineStopped, Generation
 from imp.sched.blocks import BlockPool
 from imp.sched.scheduler import Scheduler
-from imp.types import Batch, Delta, Event, Failed, Finished, Limits, Reason, Request, RowResult
+from imp.types import Batch, Delta, DeviceLost, Event, Failed, Finished, Limits, Reason, Request, RowResult
 from tests.toys import EOS, ToyDecoder, ToyRunner, Transcript, reference
 
 STOP = frozenset({EOS})
@@ -194,6 +194,24 @@ def test_a_failed_step_fails_its_requests_and_the_next_ones_work(caplog):
 
     run(test)
     assert "/a/secret/path" in caplog.text and "Traceback" in caplog.text
+
+
+def test_a_lost_device_ends_everything_at_once():
+    async def test() -> None:
+        engine, _, runner = make(max_rows=1)
+
+        def lose(batch: Batch) -> bool:
+            raise DeviceLost("an address of the device")
+
+        waiting = asyncio.create_task(read(engine.open([Request("a", (1,), limits=FOREVER), Request("b", (2,))])))
+        runner.fails = lose
+        failed = (await waiting).failed
+        assert {failed[name].code for name in ("a", "b")} == {"engine_faulted"}, "the one that waits fails too"
+        assert "address" not in failed["a"].message
+        assert engine.faulted and engine.stats.blocks_used == 0
+        await engine.stop()
+
+    run(test)
 
 
 def test_three_failed_steps_in_a_row_are_a_fault_until_the_engine_is_resumed():

@@ -32,6 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "speculate": {"types", "machine_code"},
     "model": {"types", "weights"},
     "cpu": {"types", "weights", "model", "machine_code", "huge_pages"},
+    "cuda": {"types", "weights", "model"},
     "chat": {"types", "text", "constrain"},
     "chat.__main__": {"chat", "encoder", "text", "weights"},
     "engine": {"types", "sched"},

@@ -1,0 +1,1 @@
+"""Ops on NVIDIA GPUs: kernels compiled by NVRTC and Numba, recorded programs replayed as CUDA graphs."""

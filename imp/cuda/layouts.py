@@ -1,0 +1,153 @@
+"""Weights in the order the kernels of the GPU read them in: fragments of its matrix instruction, one load a lane.
+
+A matrix is cut into tiles of 16 rows, and these into records of 16 bytes for each of a warp's 32 lanes: a lane loads
+the weights it needs for 16 columns (16-bit floats), 32 (8-bit integers) or 64 (4-bit ones) at once. Lane 4 g + t has
+rows g and g + 8, and of every 16 columns 4 t to 4 t + 3: operand A of `mma.m16n8k16` (PTX ISA), with the columns of a
+step in an order of our own, which the other operand follows. Scales lie record by record, d and m of a row side by
+side. 32-bit floats lie column by column. Rows are filled up to 16 with zeros, columns to 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..weights.checkpoint import Weight
+from ..weights.fields import BLOCK, Fields, reader
+
+TILE = 16  # rows
+WIDE = 64  # columns are filled up to
+CHUNK_BYTES = 32 << 20  # of a weight in its file, brought into order at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`number` is FMT of the kernels. columns: of a record. scales: names of the fields of a block of 32 columns."""
+
+    number: int
+    columns: int
+    bits: int  # of a weight
+    scales: tuple[str, ...] = ()
+
+    @property
+    def scale_bytes(self) -> int:
+        """Of a row in a record."""
+        return 2 * len(self.scales) * self.columns // BLOCK
+
+
+LAYOUTS = {  # by kind of weights.fields
+    "f32": Layout(0, 16, 32),
+    "f16": Layout(1, 16, 16),
+    "bf16": Layout(2, 16, 16),
+    "int8": Layout(3, 32, 8, ("d",)),
+    "int8_minimum": Layout(4, 32, 8, ("d", "m")),
+    "int8_halves": Layout(5, 32, 8, ("d", "d1")),
+    "int4": Layout(6, 64, 4, ("d",)),
+    "int4_minimum": Layout(7, 64, 4, ("d", "m")),
+}
+BIASED = frozenset(("int8", "int8_halves"))  # signed integers are stored with 128 added
+
+
+class Packed:
+    """A matrix in, or on its way to, the device's memory. Addresses are 0 until it is there."""
+
+    def __init__(self, weight: Weight) -> None:
+        self.weight = weight
+        self.kind, self._read = reader(weight)
+        self.layout = LAYOUTS[self.kind]
+        self.outputs, self.inputs = weight.shape
+        self.address = self.scales_address = 0
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.outputs // TILE)
+
+    @property
+    def columns(self) -> int:
+        """Filled up."""
+        return -(-self.inputs // WIDE) * WIDE
+
+    @property
+    def tile_bytes(self) -> int:
+        return TILE * self.columns * self.layout.bits // 8
+
+    @property
+    def tile_scale_bytes(self) -> int:
+        return TILE * self.columns // self.layout.columns * self.layout.scale_bytes
+
+    @property
+    def weights_bytes(self) -> int:
+        return self.tiles * self.tile_bytes
+
+    @property
+    def scales_bytes(self) -> int:
+        return self.tiles * self.tile_scale_bytes
+
+    def parts(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """The matrix piece by piece: (first tile, weights, scales), uint8 [tiles, bytes of one]."""
+        row_bytes = max(1, self.weight.data.nbytes // max(1, self.outputs))
+        step = max(1, CHUNK_BYTES // row_bytes // TILE) * TILE
+        for start in range(0, self.outputs, step):
+            stop = min(start + step, self.outputs)
+            fields = self._read(self.weight, slice(start, stop))
+            tiles = -(-(stop - start) // TILE)
+            weights, scales = arranged(self.kind, fields, tiles, self.columns)
+            yield start // TILE, weights, scales
+
+
+def arranged(kind: str, fields: Fields, tiles: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Fields of some rows as (weights, scales), uint8 [tiles, bytes]; rows up to 16 * tiles and columns are zeros."""
+    layout, shape = LAYOUTS[kind], (tiles * TILE, columns)
+    if "w" in fields:
+        numbers = _filled(fields["w"], shape)
+        weights = _floats(numbers, tiles) if layout.bits == 16 else numbers.reshape(tiles, TILE, -1).swapaxes(1, 2)
+        return _bytes(weights, tiles), np.zeros((tiles, 0), np.uint8)
+    codes = _codes(kind, fields["q"])
+    weights = (_nibbles if layout.bits == 4 else _integers)(_filled(codes, shape), tiles)
+    blocks = columns // BLOCK
+    of_rows = np.stack([_filled(fields[name], (shape[0], blocks)) for name in layout.scales], axis=-1)
+    records = of_rows.reshape(tiles, TILE, columns // layout.columns, -1).swapaxes(1, 2)
+    return _bytes(weights, tiles), _bytes(records, tiles)
+
+
+def _codes(kind: str, q: np.ndarray) -> np.ndarray:
+    """uint8 [rows, columns] of the fields' quads."""
+    packed = np.ascontiguousarray(q).view(np.uint8)  # [rows, blocks, bytes]
+    if LAYOUTS[kind].bits == 4:
+        packed = np.concatenate([packed & 15, packed >> 4], axis=-1)
+    codes = packed.reshape(len(packed), -1)
+    return codes ^ np.uint8(0x80) if kind in BIASED else codes
+
+
+def _filled(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    if values.shape == shape:
+        return values
+    filled = np.zeros(shape, values.dtype)
+    filled[: values.shape[0], : values.shape[1]] = values
+    return filled
+
+
+# rows are (half, g), columns (record, step, t, pair, one of it); `half` and `pair` choose the lane's register
+
+
+def _floats(numbers: np.ndarray, tiles: int) -> np.ndarray:
+    """Registers: (pair, half); a record is one step of 16 columns."""
+    return numbers.reshape(tiles, 2, 8, -1, 4, 2, 2).transpose(0, 3, 2, 4, 5, 1, 6)
+
+
+def _integers(codes: np.ndarray, tiles: int) -> np.ndarray:
+    """A word is a step and a pair; its bytes are rows g and g + 8 with two columns each."""
+    return codes.reshape(tiles, 2, 8, -1, 2, 4, 2, 2).transpose(0, 3, 2, 5, 4, 6, 1, 7)
+
+
+def _nibbles(codes: np.ndarray, tiles: int) -> np.ndarray:
+    """A word is a step: even columns in its low half, odd ones in its high half, each (pair, half) from the lowest bit
+    on, so that one mask takes out a register's two weights."""
+    order = codes.reshape(tiles, 2, 8, -1, 4, 4, 2, 2).transpose(0, 3, 2, 5, 4, 7, 6, 1)
+    return order[..., 0] | order[..., 1] << 4
+
+
+def _bytes(values: np.ndarray, tiles: int) -> np.ndarray:
+    return np.ascontiguousarray(values).view(np.uint8).reshape(tiles, -1)

@@ -1,0 +1,104 @@
+"""Weights in the order of the GPU's fragments: read back one by one, by the rule kernels go by, every format."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from imp.cuda.layouts import LAYOUTS, Packed
+from imp.weights.quant import FORMATS
+from tests.cpu.harness import values, weight
+
+EXACT = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16", "F32")
+
+
+def whole(packed: Packed) -> tuple[np.ndarray, np.ndarray]:
+    """(weights, scales) of all tiles, uint8 [tiles, bytes]."""
+    weights = np.full((packed.tiles, packed.tile_bytes), 0xAA, np.uint8)
+    scales = np.full((packed.tiles, packed.tile_scale_bytes), 0xAA, np.uint8)
+    for first, some, their_scales in packed.parts():
+        weights[first : first + len(some)] = some
+        scales[first : first + len(some)] = their_scales
+    return weights, scales
+
+
+class Reader:
+    """A weight by its row and column, as a lane of a kernel finds it."""
+
+    def __init__(self, packed: Packed) -> None:
+        self.packed, self.layout = packed, packed.layout
+        self.weights, self.scales = whole(packed)
+
+    def word(self, row: int, column: int) -> tuple[int, int, int]:
+        """The 32-bit word of the lane's 16 bytes, which register's bits it holds there, and which of two columns."""
+        record, within = divmod(column, self.layout.columns)
+        step, place = divmod(within, 16)
+        lane = (row % 8) * 4 + place // 4
+        half, pair, one = row % 16 // 8, place % 4 // 2, place % 2
+        of_record = {16: 2 * pair + half, 8: 2 * step + pair, 4: step}[self.layout.bits]
+        words = self.weights[row // 16].view(np.uint32)
+        return int(words[(record * 32 + lane) * 4 + of_record]), 2 * pair + half, one
+
+    def scale(self, row: int, column: int, which: int) -> float:
+        names = len(self.layout.scales)
+        record, within = divmod(column, self.layout.columns)
+        of_row = self.layout.columns // 32 * names
+        halves = self.scales[row // 16].view(np.float16)
+        return float(halves[(record * 16 + row % 16) * of_row + within // 32 * names + which])
+
+    def value(self, row: int, column: int) -> float:
+        kind = self.packed.kind
+        if kind == "f32":
+            return float(self.weights[row // 16].view(np.float32)[column * 16 + row % 16])
+        word, register, one = self.word(row, column)
+        if self.layout.bits == 16:
+            bits = word >> 16 * one & 0xFFFF
+            wide = np.array([bits << 16 if kind == "bf16" else bits], np.uint32)
+            return float(wide.view(np.float32)[0] if kind == "bf16" else wide.astype(np.uint16).view(np.float16)[0])
+        if self.layout.bits == 4:
+            code = word >> 4 * register >> 16 * one & 15
+        else:
+            code = word >> 16 * (register % 2) + 8 * one & 255
+        d = self.scale(row, column, int(kind == "int8_halves" and column % 32 >= 16))
+        if kind.endswith("minimum"):
+            return d * code + self.scale(row, column, 1)
+        return d * (code - (8 if kind == "int4" else 128))
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+@pytest.mark.parametrize("outputs", [5, 33])
+def test_every_weight_is_where_its_lane_looks(name, outputs):
+    inputs = 512 if FORMATS[name].block == 256 else 96
+    w = weight(name, outputs, inputs, np.random.default_rng(outputs))
+    reader, expected = Reader(Packed(w)), values(w)
+    rng = np.random.default_rng(1)
+    for row, column in zip(rng.integers(0, outputs, 400), rng.integers(0, inputs, 400), strict=True):
+        found, exact = reader.value(row, column), expected[row, column]
+        largest = np.abs(expected[row, column // 32 * 32 :][:32]).max()
+        assert found == pytest.approx(exact, abs=1e-9 if name in EXACT else largest / 240), (row, column)
+
+
+@pytest.mark.parametrize("name", ["F32", "BF16", "Q8_0", "Q4_1", "Q6_K"])
+def test_what_fills_up_is_nothing(name):
+    outputs, inputs = 21, 256 if name == "Q6_K" else 32
+    packed = Packed(weight(name, outputs, inputs, np.random.default_rng(0)))
+    reader = Reader(packed)
+    assert packed.tiles == 2 and packed.columns % 64 == 0
+    assert packed.weights_bytes == reader.weights.nbytes and packed.scales_bytes == reader.scales.nbytes
+    places = [(row, column) for row in range(outputs, 32) for column in range(0, inputs, 7)]
+    places += [(row, column) for row in range(outputs) for column in range(inputs, packed.columns)]
+    assert not any(reader.value(row, column) for row, column in places)
+
+
+def test_a_large_matrix_comes_in_parts_of_whole_tiles(monkeypatch):
+    monkeypatch.setattr("imp.cuda.layouts.CHUNK_BYTES", 3000)
+    w = weight("Q4_0", 100, 96, np.random.default_rng(3))
+    packed = Packed(w)
+    firsts = [first for first, *_ in packed.parts()]
+    assert len(firsts) > 2 and firsts == sorted(firsts)
+    reader, expected = Reader(packed), values(w)
+    assert [reader.value(row, 50) for row in range(100)] == pytest.approx(list(expected[:, 50]))
+
+
+def test_kinds_have_numbers_of_their_own():
+    assert sorted(layout.number for layout in LAYOUTS.values()) == list(range(8))
