@@ -170,6 +170,7 @@ class Request:
     n: int = 1
     priority: int = 0  # lower is more urgent
     constraint: CompiledGrammar | None = None
+    adapter: int | None = None  # the runner's: where it keeps the adapter that is added to the model's matrices
     salt: bytes = b""  # adapter, media, tenant: whatever makes equal tokens mean different KV
     pin: int = 0  # leading tokens of the prompt whose KV is kept for later requests, as far as the budget for it goes
     pool: Pool | None = None  # numbers about the prompt are wanted, no tokens: limits.max_tokens is 0 then

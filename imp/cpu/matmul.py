@@ -14,7 +14,9 @@ TOKENS_AT_ONCE tokens; their activations stay in L2 while each group, in L1, mee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from numba import njit
 
 from .emit import Emission
 from .pack import BLOCK, LAYOUTS, Layout
@@ -204,40 +206,55 @@ def matmul_units(args, step):
     return (tokens + TOKENS_AT_ONCE - 1) // TOKENS_AT_ONCE * shares
 
 
-def _matmul(layout: Layout) -> Kernel:
+def group_products(layout: Layout) -> Callable[..., None]:
+    """Compiled code for one group of rows of a weight and tokens start to stop - 1. `outputs`: rows of the group that
+    are there. bias, add: 0 for none; with `add`, what is in y is added to."""
     make = _integer_tile if layout.integers else _float_tile
     tile1, tile2, tile3, tile4 = (make(layout, tokens) for tokens in (1, 2, 3, TILE))
     packed, rows = layout.integers, layout.rows
+
+    @njit
+    def products(weight, blocks, outputs, x_start, x_stride, y_start, y_stride, bias, add, start, stop, scratch):
+        whole = outputs >= rows
+        for t in range(start, stop, TILE):
+            x = x_start + (t // TILE * blocks * TILE_BLOCK_BYTES if packed else t * x_stride)
+            y = y_start + t * y_stride
+            residual = y if add != 0 else 0
+            out, out_stride = (y, y_stride) if whole else (scratch, 64)
+            if stop - t >= TILE:
+                tile4(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
+            elif stop - t == 1:
+                tile1(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
+            elif stop - t == 2:
+                tile2(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
+            else:
+                tile3(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
+            if not whole:  # the columns behind belong to another part of the row
+                for row in range(min(TILE, stop - t)):
+                    for column in range(outputs):
+                        store_f32(y + row * y_stride + column * 4, load_f32(scratch + row * 64 + column * 4))
+
+    return products
+
+
+def _matmul(layout: Layout) -> Kernel:
+    products, rows = group_products(layout), layout.rows
 
     @kernel(matmul_units, name=f"matmul.{layout.name}")
     def matmul(args, step, unit, scratch):
         groups, share = word(args, GROUPS), word(args, GROUPS_PER_UNIT)
         shares = (groups + share - 1) // share
-        blocks, x_stride, y_stride = word(args, INPUT_BLOCKS), word(args, X_STRIDE), word(args, Y_STRIDE)
+        blocks, x, x_stride = word(args, INPUT_BLOCKS), word(args, X), word(args, X_STRIDE)
+        y_stride, add = word(args, Y_STRIDE), word(args, ADD)
         start = unit // shares * TOKENS_AT_ONCE
         stop = min(start + TOKENS_AT_ONCE, word(step, word(args, TOKENS_WORD)))
         first = unit % shares * share
         for group in range(first, min(first + share, groups)):
             weight = word(args, WEIGHT) + group * word(args, GROUP_BYTES)
             bias = word(args, BIAS) + group * rows * 4 if word(args, BIAS) != 0 else 0
-            whole = (group + 1) * rows <= word(args, OUTPUTS)
-            for t in range(start, stop, TILE):
-                x = word(args, X) + (t // TILE * blocks * TILE_BLOCK_BYTES if packed else t * x_stride)
-                y = word(args, Y) + t * y_stride + group * rows * 4
-                residual = y if word(args, ADD) != 0 else 0
-                out, out_stride = (y, y_stride) if whole else (scratch, 64)
-                if stop - t >= TILE:
-                    tile4(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
-                elif stop - t == 1:
-                    tile1(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
-                elif stop - t == 2:
-                    tile2(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
-                else:
-                    tile3(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
-                if not whole:  # the columns behind belong to another part of the row
-                    for row in range(min(TILE, stop - t)):
-                        for column in range(word(args, OUTPUTS) - group * rows):
-                            store_f32(y + row * y_stride + column * 4, load_f32(scratch + row * 64 + column * 4))
+            left = word(args, OUTPUTS) - group * rows
+            y = word(args, Y) + group * rows * 4
+            products(weight, blocks, left, x, x_stride, y, y_stride, bias, add, start, stop, scratch)
 
     return matmul
 

@@ -14,9 +14,11 @@ import numpy as np
 
 from ..model import centring
 from ..model.inputs import StepInputs
+from ..model.lora import Adapter
 from ..model.ops import Attention, Linear, Model, Norm, Rope, StepLimits
 from ..model.sampling import Drawn, SamplingPlan
 from ..weights.checkpoint import UnsupportedModel, Weight
+from .adapters import Adapters, Sites, layout_for
 from .attention import AttentionWork
 from .cache import CompiledKernels, Progress, compile_all
 from .kept import BLOCK as KV_BLOCK
@@ -36,6 +38,10 @@ from .pointwise import (
     softcap,
 )
 from .program import (
+    STEP_ADAPTED,
+    STEP_ADAPTED_SPANS,
+    STEP_ADAPTER_BYTES,
+    STEP_ADAPTERS,
     STEP_CONTEXTS,
     STEP_POOLED,
     STEP_POOLED_IDS,
@@ -108,17 +114,21 @@ class Recorder:
         logits: np.ndarray,
         kept: Kept = KEPT["fp16"],
         hidden: np.ndarray | None = None,
+        sites: Sites | None = None,
+        beside: Recorder | None = None,
     ) -> None:
         """hidden: float32 [tokens of a step, n]: where wanted hidden states go, n columns rounded up to whole vectors.
-        None: the program keeps none."""
+        None: the program keeps none. sites: where adapters add; None: nowhere. beside: has recorded the same model,
+        whose weights there are only once."""
         self.limits, self.threads = limits, threads
         self.planes = planes  # of each layer: address of its KV cache, bytes of a block in it
         self.kept = kept  # how keys and values are
-        self.centres: dict[int, np.ndarray] = {}  # of each layer's turned keys, [kv heads, d]: may be set any time
+        # of each layer's turned keys, [kv heads, d]: may be set any time
+        self.centres: dict[int, np.ndarray] = {} if beside is None else beside.centres
         self.ropes: dict[int, Rope | None] = {}  # of each layer
-        self.logits_out, self.hidden_out = logits, hidden
+        self.logits_out, self.hidden_out, self.sites = logits, hidden, sites
         self.ops: list[Op] = []
-        self.weights: dict[Weight, Packed] = {}
+        self.weights: dict[Weight, Packed] = {} if beside is None else beside.weights
         self.work = AttentionWork.sized(limits)
         self._append(self.work.planned())
 
@@ -167,8 +177,7 @@ class Recorder:
         for each in (a.q_norm, a.k_norm):
             norms += [0, 0.0] if each is None else [_vector(each.weight), float(each.eps)]
         args = (source, qkv.stride, q.floats, a.heads, a.kv_heads, a.head_dim, *turn, *norms, plane, block_bytes)
-        centre = np.zeros((a.kv_heads, a.head_dim), np.float32)
-        self.centres[a.layer] = centre
+        centre = self.centres.setdefault(a.layer, np.zeros((a.kv_heads, a.head_dim), np.float32))
         self.ropes[a.layer] = rope
         args += (self.kept.format.record_bytes(a.head_dim), centre)
         self._record(ROTATE_STORES[self.kept], args, reads=[source], writes=[q.floats])
@@ -256,6 +265,10 @@ class Recorder:
     def _matmul(self, x: Activation, linear: Linear, out: Activation, add: bool) -> None:
         assert out.floats
         self._products(x, linear, out.floats, out.stride, add, STEP_TOKENS)
+        if self.sites is not None and linear.names:
+            source, to = self._as_floats(x), out.floats
+            for op in self.sites.adapted(linear, source, x.stride, to, out.stride, lambda c: _Offset(to, c * 4)):
+                self._append(op)
 
     def _products(
         self, x: Activation, linear: Linear, out: Buffer | np.ndarray, stride: int, add: bool, tokens_word: int
@@ -349,11 +362,16 @@ class CpuBackend:
         planes, self._blocks = self._planes(model, limits, kept)
         recorder = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden)
         model.forward(recorder)
+        sites = Sites(layout_for(model), limits.tokens, self.thread_count)
+        adding = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden, sites, recorder)
+        model.forward(adding)
         self._arena = Arena(sum(packed.size for packed in recorder.weights.values()))
         for packed in recorder.weights.values():
             self._arena.pack(packed)
-        addresses = compile_all(self.kernels, [op.kernel for op in recorder.ops], self.progress)
+        addresses = compile_all(self.kernels, [op.kernel for op in (*recorder.ops, *adding.ops)], self.progress)
         self._program: Program = build(recorder.ops, addresses)
+        self._adapted_program: Program = build(adding.ops, addresses)
+        self._adapters = Adapters(sites)
         self._sampler = Sampler(self.kernels)
         self._threads = Threads(self.thread_count, self.kernels)
         self.centres, self._ropes = recorder.centres, recorder.ropes
@@ -391,6 +409,15 @@ class CpuBackend:
             for source, target in copies:
                 plane[target] = plane[source]
 
+    def adapter_bytes(self, adapter: Adapter) -> int:
+        return self._adapters.size(adapter)
+
+    def add_adapter(self, adapter: Adapter) -> int:
+        return self._adapters.add(adapter)
+
+    def drop_adapter(self, slot: int) -> None:
+        self._adapters.drop(slot)
+
     def run(self, inputs: StepInputs) -> np.ndarray:
         assert self._threads, "load comes first"
         limits = self.limits
@@ -408,7 +435,13 @@ class CpuBackend:
         step[STEP_WANTED_IDS] = inputs.wanted.ctypes.data
         self._pooled = step[STEP_POOLED] = len(inputs.pooled)
         step[STEP_POOLED_IDS] = inputs.pooled.ctypes.data
-        self._threads.run(self._program)
+        if not len(inputs.adapted):
+            self._threads.run(self._program)
+            return self._logits[:wanted]
+        kept = self._adapters.kept  # stays as it is while we hold it
+        step[STEP_ADAPTED], step[STEP_ADAPTED_SPANS] = len(inputs.adapted), inputs.adapted.ctypes.data
+        step[STEP_ADAPTERS], step[STEP_ADAPTER_BYTES] = kept.table.ctypes.data, kept.table[0].nbytes
+        self._threads.run(self._adapted_program)
         return self._logits[:wanted]
 
     def hidden(self) -> np.ndarray:
@@ -423,7 +456,8 @@ class CpuBackend:
             return
         self._threads.close()
         self._threads = None
-        del self._program, self._arena, self._blocks, self._kv, self._logits, self._hidden
+        del self._program, self._adapted_program, self._arena, self._adapters
+        del self._blocks, self._kv, self._logits, self._hidden
 
 
 def _cores() -> int:

@@ -48,6 +48,9 @@ STEP_PARTIALS = 15
 STEP_MERGE_WORK, STEP_MERGE_COUNT = 16, 17
 STEP_POOLED = 18  # P, positions whose hidden states are wanted
 STEP_POOLED_IDS = 19  # int32* [P]
+STEP_ADAPTED = 20  # S, spans of positions with one adapter
+STEP_ADAPTED_SPANS = 21  # int32* [S][3]
+STEP_ADAPTERS, STEP_ADAPTER_BYTES = 22, 23  # adapters.py's table, and bytes of a slot in it
 STEP_WORDS = 32
 
 SCRATCH_BYTES = 1 << 20

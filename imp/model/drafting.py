@@ -12,10 +12,12 @@ alike then mostly draw alike, also at high temperatures.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 
 from ..types import Batch, Row, Sequence
-from .inputs import pack
+from .inputs import NOTHING_ADAPTED, StepInputs, pack
 from .ops import Backend, StepLimits
 from .plan import Draw, MaskBits, plan_draws
 
@@ -72,7 +74,7 @@ class DraftModel:
     def _round(self, going: list[tuple[Sequence, int]], walked: dict[int, int]) -> list[tuple[Sequence, int]]:
         """One more token for each; those that want another."""
         rows = [Row(seq, seq.guided, len(seq.tokens) + len(seq.draft) - seq.guided) for seq, _ in going]
-        logits = self.backend.run(pack(Batch(rows), self.limits.block_size, _last))
+        logits = self.backend.run(self._pack(rows, _last))
         plan = plan_draws([[Draw(seq, len(seq.draft))] for seq, _ in going], self.vocab, logits.shape[1], self.bits)
         more = []
         for (seq, count), token in zip(going, self.backend.sample(logits, plan).tokens.tolist(), strict=True):
@@ -101,9 +103,13 @@ class DraftModel:
 
     def _compute(self, rows: list[Row]) -> None:
         if rows:
-            self.backend.run(pack(Batch(rows), self.limits.block_size, _none))
+            self.backend.run(self._pack(rows, _none))
         for row in rows:
             row.seq.guided = row.start + row.count
+
+    def _pack(self, rows: list[Row], wants: Callable[[Row], int]) -> StepInputs:
+        """Without adapters, which are the larger model's alone."""
+        return replace(pack(Batch(rows), self.limits.block_size, wants), adapted=NOTHING_ADAPTED)
 
     def _give_up(self) -> None:
         log.exception("the draft model is not used any more")

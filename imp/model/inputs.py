@@ -9,9 +9,14 @@ import numpy as np
 
 from ..types import Batch, Pool, Row
 
+SPAN = 128  # positions with one adapter that go together at most: threads share what is longer
+
 
 def packed(values: Sequence[int]) -> np.ndarray:
     return np.array(values, np.int32)
+
+
+NOTHING_ADAPTED = packed(()).reshape(0, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,8 @@ class StepInputs:
     table: np.ndarray  # [sum of blocks]
     wanted: np.ndarray  # [R] indices into T, ascending
     pooled: np.ndarray = field(default_factory=lambda: packed(()))  # [P] indices into T whose hidden states are wanted
+    # [S, 3] spans of positions with one adapter: first, after the last, the adapter's slot
+    adapted: np.ndarray = field(default_factory=lambda: NOTHING_ADAPTED)
 
 
 def prompt_inputs(
@@ -67,6 +74,19 @@ def pooled_positions(row: Row) -> range:
     if pool is Pool.FIRST:
         return range(0 if row.start else 1)
     return range(row.count - 1, row.count) if pool is Pool.LAST and row.reaches_end else range(0)
+
+
+def adapted_spans(rows: Sequence[Row], row_starts: Sequence[int]) -> np.ndarray:
+    """StepInputs.adapted. Neighbouring rows of one adapter are one span."""
+    spans: list[tuple[int, int, int]] = []
+    for row, start, end in zip(rows, row_starts, row_starts[1:], strict=False):
+        slot = row.seq.request.adapter
+        if slot is None:
+            continue
+        if spans and spans[-1][1:] == (start, slot):
+            start = spans.pop()[0]
+        spans += [(first, min(first + SPAN, end), slot) for first in range(start, end, SPAN)]
+    return np.array(spans, np.int32) if spans else NOTHING_ADAPTED
 
 
 def pack(batch: Batch, block_size: int, wants: Callable[[Row], int] = wanted_count) -> StepInputs:
@@ -107,4 +127,5 @@ def pack(batch: Batch, block_size: int, wants: Callable[[Row], int] = wanted_cou
         table=packed(table),
         wanted=packed(wanted),
         pooled=packed(pooled),
+        adapted=adapted_spans(batch.rows, row_starts),
     )

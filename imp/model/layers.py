@@ -73,10 +73,17 @@ class Decoder:
 
     @property
     def formats(self) -> frozenset[str]:
-        linears = [self.head]
-        for block in self.blocks:
-            linears += [block.mixer.qkv, block.mixer.out, block.mlp.gate_up, block.mlp.down]
-        return frozenset(part.format.name for linear in linears for part in linear.parts)
+        return frozenset(part.format.name for linear in (self.head, *self._linears()) for part in linear.parts)
+
+    @property
+    def modules(self) -> dict[str, tuple[int, int]]:
+        named = [pair for linear in self._linears() for pair in zip(linear.names, linear.parts, strict=True)]
+        return {name: (part.shape[0], part.shape[1]) for name, part in named}
+
+    def _linears(self) -> list[Linear]:
+        """Of the blocks."""
+        each = [(b.mixer.qkv, b.mixer.out, b.mlp.gate_up, b.mlp.down) for b in self.blocks]
+        return [linear for four in each for linear in four]
 
     def forward(self, ops: Ops) -> Array:
         x = ops.embed(self.embedding, self.embedding_scale)

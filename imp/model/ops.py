@@ -13,7 +13,7 @@ backend loses by requantising them must stay below what their own format lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,10 +26,13 @@ Array = Any  # the backend's own; [T, n] unless said otherwise
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear:
-    """y = x @ W^T + bias. `parts` are stacked along the outputs: (wq, wk, wv) make one [H*d + 2*G*d, D] matrix."""
+    """y = x @ W^T + bias. `parts` are stacked along the outputs: (wq, wk, wv) make one [H*d + 2*G*d, D] matrix.
+
+    Positions that have an adapter with a pair for a part get scale * (x @ A^T) @ B^T more in that part's outputs."""
 
     parts: tuple[Weight, ...]
     bias: np.ndarray | None = None  # float32 [outputs]
+    names: tuple[str, ...] = ()  # of the parts' modules, such as model.layers.0.self_attn.q_proj; (): never adapted
 
     @property
     def outputs(self) -> int:
@@ -126,6 +129,7 @@ class Model(Protocol):
     hidden: int
     vocab: int  # rows of the logits; may exceed the tokenizer's vocabulary
     context: int  # positions the model was trained for
+    modules: Mapping[str, tuple[int, int]]  # (outputs, inputs) of the matrices that adapters may add to, by name
 
     def forward(self, ops: Ops) -> Array:
         """Record or compute one step; returns `ops.logits(...)`."""
@@ -165,6 +169,16 @@ class Backend(Protocol):
     def centre_keys(self, tokens: Sequence[int]) -> None:
         """Measure the mean of keys on this prompt, and take it off all that come, where their format does that. Comes
         once, before any other step, or not at all: then keys of such formats are less exact."""
+
+    def adapter_bytes(self, adapter: Any) -> int:
+        """Device bytes of an adapter (lora.Adapter)."""
+
+    def add_adapter(self, adapter: Any) -> int:
+        """Keep an adapter of the loaded model; the slot that names it in StepInputs.adapted. Raises InvalidModel where
+        its numbers are none. This and `drop_adapter` may be called on any one thread, also while steps run."""
+
+    def drop_adapter(self, slot: int) -> None:
+        """Forget it; no later step may name the slot until it is given out again."""
 
     def run(self, inputs: Any) -> np.ndarray:
         """One step (inputs.StepInputs): KV of every position is stored; returns float32 logits [R, vocab], which stay

@@ -14,6 +14,7 @@ from ..weights.checkpoint import Weight
 from . import centring
 from .inputs import StepInputs
 from .kv import FORMATS, turned
+from .lora import Adapter
 from .ops import Attention, Linear, Model, Norm, Rope, StepLimits
 from .rope import rotate
 from .sampling import Drawn, SamplingPlan, reference_sample
@@ -58,6 +59,7 @@ class ReferenceBackend:
 
     def load(self, model: Model, limits: StepLimits) -> None:
         self.model, self.limits = model, limits
+        self.adapters: dict[int, dict[str, tuple[np.ndarray, np.ndarray]]] = {}  # by slot: A and scale * B of modules
         slots = limits.blocks * limits.block_size
         shapes = [(slots, kv.kv_heads, kv.head_dim) for kv in model.kv_layers]
         self.keys: list[np.ndarray] = [np.zeros(shape, self.dtype) for shape in shapes]
@@ -88,6 +90,18 @@ class ReferenceBackend:
             for source, target in copies:
                 plane[target * size : (target + 1) * size] = plane[source * size : (source + 1) * size]
 
+    def adapter_bytes(self, adapter: Adapter) -> int:
+        return adapter.elements * np.dtype(self.dtype).itemsize
+
+    def add_adapter(self, adapter: Adapter) -> int:
+        slot = next(i for i in range(len(self.adapters) + 1) if i not in self.adapters)
+        pairs = {name: pair.matrices() for name, pair in adapter.pairs.items()}
+        self.adapters[slot] = {name: (a.astype(self.dtype), b.astype(self.dtype)) for name, (a, b) in pairs.items()}
+        return slot
+
+    def drop_adapter(self, slot: int) -> None:
+        del self.adapters[slot]
+
     def run(self, inputs: StepInputs) -> np.ndarray:
         self.inputs = inputs
         return self.model.forward(self).astype(np.float32)
@@ -116,7 +130,12 @@ class ReferenceBackend:
         return rms_norm(x, norm)
 
     def linear(self, x: np.ndarray, linear: Linear) -> np.ndarray:
-        out = np.concatenate([x @ self._weight(part).T for part in linear.parts], axis=-1)
+        outs = [x @ self._weight(part).T for part in linear.parts]
+        for name, out in zip(linear.names, outs, strict=False):
+            for first, after, slot in self.inputs.adapted:
+                if pair := self.adapters[slot].get(name):
+                    out[first:after] += x[first:after] @ pair[0].T @ pair[1].T
+        out = np.concatenate(outs, axis=-1)
         return out if linear.bias is None else out + linear.bias.astype(self.dtype)
 
     def linear_add(self, x: np.ndarray, linear: Linear, residual: np.ndarray) -> np.ndarray:

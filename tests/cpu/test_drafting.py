@@ -24,8 +24,9 @@ from imp.sched.proposals import SHORTEST
 from imp.sched.scheduler import Scheduler
 from imp.sched.speculation import Speculation
 from imp.types import Drafting, Limits, Request, Sampling
-from tests.model import tiny
+from tests.model import adapters, tiny
 from tests.model.test_arch import checkpoint
+from tests.model.test_lora import read
 from tests.toys import AllowList, ToyDecoder, Transcript
 
 LIMITS = StepLimits(tokens=64, rows=8, logit_rows=64, context=256, blocks=64)
@@ -206,3 +207,35 @@ def test_a_draft_model_that_does_not_pay_is_asked_more_and_more_rarely(twins):
         DraftModel.propose = propose
     gaps = [b - a for a, b in itertools.pairwise(asked)]
     assert 2 <= len(asked) < 6 and gaps == sorted(gaps) and gaps[0] > SHORTEST, asked
+
+
+def test_adapters_keep_to_their_requests_whatever_the_schedule(twins, tmp_path):
+    """Five adapters and none over one prompt, guessed at by a model that has no adapters, with prompts in pieces,
+    preemption, shared blocks, n > 1 and constraints: each says what it says alone, and no two say the same."""
+    slots = [twins.target.add_adapter(read(tmp_path, "llama", name)) for name in adapters.ADAPTERS]
+    shared = tuple(random.Random("shared").randrange(VOCAB) for _ in range(40))
+    rule = AllowList((frozenset(range(60)), frozenset(range(100, 160))), 31)
+    requests = [
+        request(
+            f"r{i}",
+            list(SAMPLINGS.values())[i % 3],
+            adapter=owner,
+            salt=b"" if owner is None else bytes([owner]),
+            n=1 + i % 2,
+            priority=-i,
+            constraint=rule if i % 4 == 3 else None,
+        )
+        for i, owner in enumerate([None, *slots] * 2)
+    ]
+    requests = [replace(each, prompt=shared) for each in requests]
+    alone = [twins.run([each], guesses=False)[each.id].essence for each in requests]
+    for how in ({"blocks": 20, "stagger": 2, "positions": 24}, {"blocks": 64}):
+        found = twins.run(requests, **how)
+        assert [found[each.id].essence for each in requests] == alone
+        stats = twins.sched.snapshot()
+        assert stats.cache_hits and stats.accepted > 50
+        assert stats.preemptions or how["blocks"] == 64
+    greedy = [each.id for each in requests if each.sampling.temperature == 0]
+    assert len({tuple(found[id].tokens) for id in greedy}) == len(greedy)
+    for slot in slots:
+        twins.target.drop_adapter(slot)

@@ -34,12 +34,12 @@ class Tensors:
         weights = tuple(self.matrix(f"{n}.weight", size, inputs) for n, size in zip(names, parts.values(), strict=True))
         biased = [f"{n}.bias" in self.checkpoint for n in names]
         if not any(biased):
-            return Linear(weights)
+            return Linear(weights, names=tuple(names))
         biases = [
             self.vector(f"{n}.bias", size) if has else np.zeros(size, np.float32)
             for n, size, has in zip(names, parts.values(), biased, strict=True)
         ]
-        return Linear(weights, np.concatenate(biases))
+        return Linear(weights, np.concatenate(biases), tuple(names))
 
     def norm(self, name: str, size: int, eps: float, offset: float = 0.0) -> Norm:
         return Norm(self.vector(f"{name}.weight", size) + np.float32(offset), eps)
