@@ -86,13 +86,17 @@ class Compiler:
             return known
         tables, vocabulary = self.tables, self._vocabulary()
         with timed(self._limits.seconds, stop, rest):
-            nfa = Nfa(json_base(_whitespace(spec, self._options))) if spec.kind in OF_JSON else Nfa()
-            start = build(spec, nfa, self._options, vocabulary)
-            grammar = Grammar(nfa, start, tables, self._limits, self._cache_dir, self._encode)
             try:
+                nfa = Nfa(json_base(_whitespace(spec, self._options))) if spec.kind in OF_JSON else Nfa()
+                start = build(spec, nfa, self._options, vocabulary)
+                grammar = Grammar(nfa, start, tables, self._limits, self._cache_dir, self._encode)
                 grammar.row(grammar.first)
             except DeadEnd as dead:
                 raise too_large(str(dead)) from None
+            except MemoryError:
+                raise too_large("there is no memory for it") from None
+            except RecursionError:
+                raise too_large("it is nested too deeply") from None
         if self._ahead_s:
             grammar.prepare_aside(self._ahead_s, rest)
         return self._known.put(spec, grammar)

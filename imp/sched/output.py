@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from imp.types import Delta, Marks, Reason, Row, RowResult, Sequence, TokenLogprob, Usage
+from imp.types import Delta, Marks, Reason, Request, Row, RowResult, Sequence, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,15 @@ class End:
 
 
 class DeadEnd(Exception):
-    """The constraint refused a drawn token, so there is no valid way on. The message says why, where that is known."""
+    """The constraint refused a drawn token, so there is no valid way on. `code` says whose doing that is: the
+    constraint's, which gives a reason; the request's, which forbids what the constraint needs; or else ours."""
+
+    def __init__(self, request: Request, reason: str | None) -> None:
+        forbids = request.sampling.allowed is not None or request.sampling.banned
+        self.code = "unsatisfiable_constraint" if forbids else "engine_step_failed"
+        if reason:
+            self.code = "constraint_too_large"
+        super().__init__(f"the output cannot be continued in the required format{f': {reason}' if reason else ''}")
 
 
 def accept(
@@ -40,7 +48,7 @@ def accept(
     for i, token in enumerate(tokens):
         known.append(token)
         if constraint is not None and not constraint.accept(token):
-            raise DeadEnd(constraint.error or "")
+            raise DeadEnd(seq.request, constraint.error)
         if token in stop_ids or (constraint is not None and token in eos_ids):
             return text, End(Reason.STOP, None if token in eos_ids else token)
         held.append((decoder.seen, token, logprobs[i] if logprobs else None))

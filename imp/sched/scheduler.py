@@ -386,9 +386,7 @@ class Scheduler:
         try:
             text, end = accept(seq, tokens, result.logprobs, limit, self.eos_ids)
         except DeadEnd as dead:
-            why = f": {dead}" if str(dead) else ""
-            message = f"the output cannot be continued in the required format{why}"
-            events.append(self._fail(seq.request.id, "engine_step_failed", message))
+            events.append(self._fail(seq.request.id, dead.code, str(dead)))
             return
         # guesses that were rejected, or that lie behind the end
         seq.computed = min(row.start + row.count - guesses + accepted, len(seq.tokens))

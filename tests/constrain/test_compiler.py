@@ -90,6 +90,17 @@ def test_refusals(tables, code_folder):
     assert made.cached(spec(ConstraintKind.REGEX, "a")) is None
 
 
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+def test_what_there_is_no_room_for_is_refused(tables, code_folder, error, monkeypatch):
+    def build(*given: object) -> int:
+        raise error
+
+    monkeypatch.setattr("imp.constrain.compiler.build", build)
+    with pytest.raises(ConstraintError, match=r"^too large: ") as caught:
+        compiler(tables, code_folder).compile(schema(True))
+    assert caught.value.code is Code.TOO_LARGE
+
+
 def test_tables_are_made_when_they_are_first_needed_and_once(tables, code_folder):
     made = []
 

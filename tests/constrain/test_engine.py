@@ -195,8 +195,20 @@ def test_what_a_request_forbids_itself_ends_with_an_error_for_it_alone(made):
         driven = stage(made)
         driven.submit(request(made, "bad", R, "ab", sampling=sampling), request(made, "good", R, "ab"))
         transcript = driven.run()
+        assert transcript.failed["bad"].code == "unsatisfiable_constraint"
         assert "cannot be continued in the required format" in transcript.failed["bad"].message
         assert transcript["good"].text == "ab"
+
+
+def test_a_constraint_that_becomes_too_ambiguous_ends_its_request_alone_and_says_so(made):
+    """Three counted loops in one another: after k letters there are k * k * k / 6 ways to have counted them."""
+    grammar = 'root ::= s{1,900}\ns ::= r{1,900}\nr ::= "a"{1,900}'
+    driven = stage(made, taste=likes("a", 50), blocks=200)
+    driven.submit(request(made, "bad", G, grammar, limits=Limits(500)), request(made, "good", R, "ab"))
+    transcript = driven.run()
+    assert transcript.failed["bad"].code == "constraint_too_large"
+    assert transcript.failed["bad"].message.endswith("too ambiguous")
+    assert transcript["good"].text == "ab"
 
 
 SAMPLERS = [

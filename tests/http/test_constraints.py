@@ -124,6 +124,13 @@ def test_what_is_wrong_is_named(body, param, says):
     assert says in caught.value.message and f'"{param}' in caught.value.message
 
 
+FORMED = {
+    "/v1/chat/completions": CHAT | {"guided_json": SCHEMA},
+    "/v1/completions": {"prompt": "x", "guided_json": SCHEMA},
+    "/v1/messages": CHAT | {"output_format": {"type": "json_schema", "schema": SCHEMA}},
+}
+
+
 class Anything:
     """A grammar that allows what the script says, and counts its sequences."""
 
@@ -150,6 +157,15 @@ class Anything:
         return []
 
 
+class Stuck(Anything):
+    """Nothing can follow the first token, for a reason of its own."""
+
+    def accept(self, token: int) -> bool:
+        if self.accepted:
+            self.error = "too ambiguous"
+        return self.error is None and super().accept(token)
+
+
 class Compiler:
     """Remembers what it was asked; `work` may raise, or take its time."""
 
@@ -166,24 +182,36 @@ class Compiler:
         return self.known[spec]
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages"])
+@pytest.mark.parametrize("path", FORMED)
 def test_the_engine_gets_the_grammar_and_the_second_request_compiles_nothing(path):
     compiler = Compiler()
-    body = {"prompt": "x"} if path == "/v1/completions" else CHAT
-    form = (
-        {"output_format": {"type": "json_schema", "schema": SCHEMA}} if "messages" in path else {"guided_json": SCHEMA}
-    )
 
     async def test() -> None:
         async with serving(["He", "y"], constraints=compiler) as harness:
             for _ in range(2):
-                assert (await harness.post(path, **body, **form)).status_code == 200
-            await harness.post(path, **body)
+                assert (await harness.post(path, **FORMED[path])).status_code == 200
+            await harness.post(path, **{key: value for key, value in FORMED[path].items() if key in ("prompt", *CHAT)})
 
     asyncio.run(test())
     assert compiler.asked == [ConstraintSpec(S, TEXT)]
     accepted = compiler.known[ConstraintSpec(S, TEXT)].accepted
     assert len(accepted) == 6  # two tokens and the end, twice; the third request is free
+
+
+@pytest.mark.parametrize("path", FORMED)
+def test_a_constraint_that_cannot_be_followed_to_its_end_is_the_clients_error(path):
+    compiler = Compiler()
+
+    async def test() -> None:
+        async with serving(["He", "y"], constraints=compiler) as harness:
+            for stream in (False, True):
+                compiler.known = {ConstraintSpec(S, TEXT): Stuck()}
+                answer = await harness.post(path, **FORMED[path], stream=stream)
+                assert "constraint_too_large" in answer.text or path == "/v1/messages"
+                assert "invalid_request_error" in answer.text and "too ambiguous" in answer.text
+                assert answer.status_code == (200 if stream else 400)
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -28,7 +28,7 @@ from .strings import EVERYTHING, Strings, unbounded
 from .whitespace import Spacer, Whitespace, whitespace_rule
 
 QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A
-LONG = 2000  # nodes, written in some milliseconds
+LONG = 10_000  # nodes, written in some 20 milliseconds
 JSON_WORDS = Words()
 
 

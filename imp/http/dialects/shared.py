@@ -250,6 +250,8 @@ _STATUS = {
     "queue_timeout": (503, "server_error"),
     "engine_faulted": (500, "internal_error"),
     "engine_step_failed": (500, "internal_error"),
+    "constraint_too_large": (400, "invalid_request_error"),
+    "unsatisfiable_constraint": (400, "invalid_request_error"),
 }
 _PASSES = ("draining", "queue_timeout")  # the same request may do better a little later
 
