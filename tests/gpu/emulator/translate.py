@@ -1,0 +1,121 @@
+"""A parsed program as one C translation unit: a function per kernel, and the tables the runtime finds them by."""
+
+import itertools
+import re
+from collections.abc import Callable
+
+from tests.gpu.emulator import collectives, floats, integers, memory
+from tests.gpu.emulator.operands import Context, Layout, Unsupported, symbol
+from tests.gpu.emulator.parse import Function, Instruction, Label, Program, Variable
+
+
+def translate(program: Program) -> tuple[str, list[str]]:
+    """The C text, and the opcodes that fail when they are executed."""
+    unsupported: set[str] = set()
+    kernels = [f for f in program.functions if f.is_kernel]
+    parts = ['#include "ptx.h"', *(_variable(v) for v in program.variables.values() if v.space in ("global", "const"))]
+    rows = []
+    for i, function in enumerate(kernels):
+        text, layout = _Kernel(program, function, i, unsupported).write()
+        parts.append(text)
+        rows.append(_row(function, i, layout))
+    parts.append("const Kernel KERNELS[] = {\n" + ",\n".join([*rows, "{0}"]) + "\n};")
+    parts.append(f"const u32 KERNEL_COUNT = {len(rows)};")
+    parts.append(_variables_table(list(program.variables.values())))
+    names = ",\n".join(_quoted(x) for x in program.locations)
+    parts.append(f"const char *const LOCATIONS[] = {{\n{names}\n}};")
+    return "\n".join(parts) + "\n", sorted(unsupported)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _row(function: Function, index: int, layout: Layout) -> str:
+    return (f'{{"{function.name}", kernel_{index}, {layout.shared_size}, {layout.dynamic_alignment}, {-(-layout.local_size // 16) * 16}, '
+            f"sizeof(registers_{index}), {function.max_threads}, {function.size}, {len(function.parameters)}, parameters_{index}}}")
+
+
+def _variable(v: Variable) -> str:
+    bits = v.element_bits
+    size = v.size or bits // 8
+    values = ", ".join(_constant(x, bits) for x in v.values) or "0"
+    return f"static u{bits} __attribute__((aligned({max(v.alignment, 16)}))) {symbol(v.name)}[{size * 8 // bits}] = {{{values}}};"
+
+
+def _constant(text: str, bits: int) -> str:
+    if m := re.fullmatch(r"0[fFdD]([0-9A-Fa-f]+)", text):
+        return f"0x{m.group(1)}ull"
+    if not re.fullmatch(r"-?(0x[0-9A-Fa-f]+|\d+)U?", text):
+        raise Unsupported(f"initial value {text}")
+    return f"(u{bits}){text.rstrip('U')}ll"
+
+
+def _variables_table(variables: list[Variable]) -> str:
+    rows = [f'{{"{v.name}", {symbol(v.name)}, sizeof {symbol(v.name)}, {int(v.space == "global")}}}'
+            for v in variables if v.space in ("global", "const")]
+    return f"const Variable VARIABLES[] = {{{', '.join([*rows, '{0}'])}}};\nconst u32 VARIABLE_COUNT = {len(rows)};"
+
+
+def _handler(ins: Instruction) -> Callable[[Context], str] | None:
+    name, type_ = ins.parts[0], ins.parts[-1]
+    if type_ in floats.FLOATS and name in floats.TABLE and not (name in ("min", "max") and len(ins.operands) > 3):
+        return floats.TABLE[name]
+    for table in (integers.TABLE, memory.TABLE, collectives.TABLE):
+        if name in table:
+            return table[name]
+    return None
+
+
+class _Kernel:
+    """Writes one kernel."""
+
+    def __init__(self, program: Program, function: Function, index: int, unsupported: set[str]):
+        self.program, self.function, self.index, self.unsupported = program, function, index, unsupported
+        self.layout = Layout()
+        self.resumes = itertools.count(1)
+        self.last_resume = 0
+        self.passed: set[str] = set()           # labels above: a branch to one is a loop
+
+    def write(self) -> tuple[str, Layout]:
+        for v in self.function.variables:
+            self.layout.add(v)
+        body = [self._statement(s) for s in self.function.statements]
+        k = self.index
+        registers = " ".join(f"u{max(r.bits, 8)} {r.name};" for r in sorted(self.function.registers, key=lambda r: -r.bits))
+        cases = " ".join(f"case {n}: goto resume_{n};" for n in range(1, self.last_resume + 1))
+        sizes = ", ".join(f"{p.offset}, {p.size}" for p in self.function.parameters) or "0"
+        head = [f"typedef struct {{ {registers} u32 unused; }} registers_{k};", f"static const u32 parameters_{k}[] = {{{sizes}}};",
+                f"static int kernel_{k}(Thread *t, Block *b) {{", f"registers_{k} *restrict r = t->registers;",
+                f"switch (t->resume) {{ {cases} }}"]
+        return "\n".join([*head, *body, "return EXITED;", "}"]), self.layout
+
+    def _suspend(self) -> int:
+        self.last_resume = next(self.resumes)
+        return self.last_resume
+
+    def _statement(self, statement: Label | Instruction) -> str:
+        if isinstance(statement, Label):
+            self.passed.add(statement.name)
+            return f"{statement.name}:;"
+        c = Context(self.program, self.function, self.layout, statement, self._suspend)
+        text = self._instruction(c)
+        if statement.predicate is None:
+            return text
+        return f"if ({'!' if statement.negated else ''}{c.value(statement.predicate, 1)}) {{ {text} }}"
+
+    def _instruction(self, c: Context) -> str:
+        handler = _handler(c.ins)
+        try:
+            if handler is None:
+                raise Unsupported(c.ins.opcode)
+            text = handler(c)
+        except (Unsupported, KeyError, IndexError, StopIteration):        # a qualifier or operand its table does not know
+            self.unsupported.add(c.ins.opcode)
+            return f'{c.here()} fail(b, t, {_quoted("unsupported PTX: " + c.ins.opcode)}, 0, 0);'
+        return self._counted(c, text)
+
+    def _counted(self, c: Context, text: str) -> str:
+        if (c.name == "bra" and c.ins.scope.find("labels", c.a[0]) in self.passed) or c.name == "brx":
+            return f"{c.here()} count_loop(b, t, loop_limit); {text}"
+        return text
