@@ -1,0 +1,50 @@
+// y = x W^T: the matrix product of every layer. -DFMT: the format of W (weights.cuh). -DNT: tiles of 8 tokens in a block.
+//
+// Weights are the A of mma.m16n8k16, 16 of their rows at a time, and tokens its B: a step of few tokens wastes little, and
+// every weight is read once from memory, 16 bytes a lane, several loads ahead of their use.
+//
+// The order of sums is part of the contract, since a token's numbers must not depend on what else is in the step: record r
+// of a row's columns goes to partial sum r % 4, in ascending order, and the four are added in order. Each warp of a block
+// makes one of them.
+//
+// linear:       grid (tiles of rows, ceil(tokens / (8 NT))), 128 threads. 16 rows and 8 NT tokens a block.
+// linear_tiled: grid (ceil(tiles / 2), ceil(tokens / 64)), 128 threads. 32 rows and 64 tokens a block, for many tokens.
+// x [tokens, ldx]: 16-bit (F32: float32) with zeros from the last column to K. xscale [tokens] or 0: what x is times.
+// bias [N] or 0. y [tokens, ldy] float32; add: y += . N rows of W, K columns, both as the matrix has them in memory: K a
+// multiple of 64. counts[word]: tokens.
+#include "weights.cuh"
+
+struct Product {
+    const uint4* codes;
+    const u8* scales;
+    const void* x;
+    const float* xscale;
+    const float* bias;
+    float* y;
+    int tokens, rows, columns, ldx, ldy, add;
+};
+
+DEVICE void finish(const Product& p, int token, int row, float sum) {
+    if (token >= p.tokens || row >= p.rows) return;
+    if (p.xscale) sum *= p.xscale[token];
+    if (p.bias) sum += p.bias[row];
+    float* y = p.y + (size_t)token * p.ldy + row;
+    *y = p.add ? *y + sum : sum;
+}
+
+#if FMT == 0
+#include "linear_exact.cuh"
+#else
+#include "linear_mma.cuh"
+#endif
+
+KERNEL(128, NT < 8 ? 4 : 3) linear(const uint4* codes, const u8* scales, const u8*, const void* x, const float* xscale, const float* bias,
+                      float* y, const int* counts, int word, int rows, int columns, int ldx, int ldy, int add) {
+    multiply<1, NT>({codes, scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add});
+}
+
+KERNEL(128, 2) linear_tiled(const uint4* codes, const u8* scales, const u8*, const void* x, const float* xscale,
+                            const float* bias, float* y, const int* counts, int word, int rows, int columns, int ldx, int ldy,
+                            int add) {
+    multiply<2, 8>({codes, scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add});
+}

@@ -1,0 +1,46 @@
+"""The variants of kernels that are looked at, and what they may take of a multiprocessor."""
+
+from __future__ import annotations
+
+from imp.cuda.compile import Compiler, Source, resources
+from tests.gpu.emulator.module import build_folder
+
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_120a")
+REGISTERS = 65536  # of a multiprocessor, of each of these
+SHARED = 99 << 10  # bytes that a block may have, on the architecture with the least
+# blocks of a kernel that a multiprocessor's registers are to hold; threads of one
+ROOM = {
+    "linear": (3, 128), "linear_tiled": (2, 128), "attend": (2, 128), "combine": (16, 32), "rotate_store": (16, 32), "embed": (8, 128),
+    "rms_norm": (4, 256), "rms_norm_add": (4, 256), "glu": (4, 256), "convert": (4, 256), "softcap": (4, 256),
+}  # fmt: skip
+
+
+def variant(file: str, **defines: int) -> Source:
+    return Source(file, tuple(sorted(defines.items())))
+
+
+PLAIN = [variant(f"{name}.cu") for name in ("norm", "glu", "convert")]
+LINEAR = [variant("linear.cu", FMT=format, NT=tiles) for format in range(8) for tiles in (1, 8)]
+EMBED = [variant("embed.cu", FMT=format) for format in range(8)]
+ROTATE = [variant("rotate.cu", KV=kv, D=d) for kv in range(8) for d in (64, 128, 256)]
+ATTEND = [
+    variant("attend.cu", KV=kv, D=d, GROUP=4, ROWS=rows)
+    for kv in range(8)
+    for d in (64, 128, 256)
+    for rows in (16, 32 if d > 128 else 64)
+]
+ALL = [*PLAIN, *LINEAR, *EMBED, *ROTATE, *ATTEND]
+EVERYWHERE = [*PLAIN, LINEAR[0], *LINEAR[3::4], EMBED[7], ROTATE[1], ROTATE[-1], *ATTEND[6:12], ATTEND[-1]]
+
+
+def check(architecture: str, source: Source) -> None:
+    """Nothing is spilled, and registers and shared memory leave room for as many blocks as the kernel is made for."""
+    found = resources(Compiler(build_folder().parent, architecture).compile(source).report)
+    assert found
+    d = dict(source.defines).get("D", 0)
+    for each in found:
+        blocks, threads = ROOM[each.kernel]
+        assert each.spill_bytes == each.stack_bytes == 0, f"{source}: {each}"
+        assert -(-each.registers // 8) * 8 * threads * blocks <= REGISTERS, f"{source}: {each}"
+        dynamic = 0 if each.kernel != "attend" else 256 * (d + 8) if dict(source.defines)["KV"] else 4 * (81 * d + 1088)
+        assert each.shared_bytes <= 48 << 10 and each.shared_bytes + dynamic <= SHARED, f"{source}: {each}"
