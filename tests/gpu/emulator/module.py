@@ -45,7 +45,7 @@ def build_folder() -> Path:
     return folder
 
 
-def _compiled(key: str, suffix: str, command: Sequence[str], source: str | None = None) -> Path:
+def compiled(key: str, suffix: str, command: Sequence[str], source: str | None = None) -> Path:
     """The file that `command` makes, made once by whoever comes first."""
     target = build_folder() / f"{key}{suffix}"
     if target.exists():
@@ -64,7 +64,7 @@ def _runtime_object() -> tuple[Path, str]:
     """The runtime compiled, and the hash of its sources."""
     text = b"".join(f.read_bytes() for f in sorted(RUNTIME.iterdir()))
     key = hashlib.sha256(text + repr(_FLAGS).encode()).hexdigest()[:20]
-    return _compiled(f"runtime-{key}", ".o", ["gcc", "-O2", *_FLAGS, "-c", str(RUNTIME / "runtime.c")]), key
+    return compiled(f"runtime-{key}", ".o", ["gcc", "-O2", *_FLAGS, "-c", str(RUNTIME / "runtime.c")]), key
 
 
 def shared_library(c_text: str) -> Path:
@@ -72,7 +72,7 @@ def shared_library(c_text: str) -> Path:
     runtime, runtime_key = _runtime_object()
     key = hashlib.sha256((runtime_key + c_text).encode()).hexdigest()[:20]
     command = ["gcc", "-O1", *_FLAGS, "-I", str(RUNTIME), "-shared", "-x", "c", "-", "-x", "none", str(runtime), "-lm"]
-    return _compiled(f"module-{key}", ".so", command, c_text)
+    return compiled(f"module-{key}", ".so", command, c_text)
 
 
 class Module:
