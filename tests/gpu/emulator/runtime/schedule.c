@@ -25,9 +25,11 @@ static int warp_run(const Kernel *kernel, Block *b, u32 warp) {
 static void barrier_aligned(Block *b, u32 number) {
     for (u32 i = 0; i < b->thread_count; i++) {
         Thread *t = b->threads + i, *head = b->threads + i / 32 * 32;
-        while (head->state == EXITED) head++;
-        if (t->state != EXITED && (t->state != AT_BARRIER || t->variant != number || t->resume != head->resume)
-            && head->state == AT_BARRIER && head->variant == number)
+        if (t->state == EXITED) continue;
+        while (head->state == EXITED) head++;               // t itself at the latest
+        int head_here = head->state == AT_BARRIER && head->variant == number;
+        int here = t->state == AT_BARRIER && t->variant == number && t->resume == head->resume;
+        if (head_here && !here)
             fail(b, t, "divergent barrier: the lanes of a warp are not at the same one", 0, 0);
     }
 }
