@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -14,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from imp import __version__, bundle, keys, models
+from imp import __version__, bundle, garbage, keys, models
 from imp.bundle import Bundle
 from imp.encoder import EncoderGone
 from imp.engine import Engine
@@ -119,7 +118,7 @@ def run(settings: Settings) -> int:
     """Serve until a signal; returns the exit code."""
     logs.setup(settings.diagnostics.log_level)
     sys.setswitchinterval(SWITCH_S)
-    gc.freeze()  # what was imported stays: no full collection walks it, 20 ms in which nothing else could run
+    garbage.begin()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(App(settings).serve())
@@ -248,6 +247,7 @@ class App:
         began = time.monotonic()
         await self._listen()
         watchdog = asyncio.create_task(self.notifier.watchdog())
+        collecting = asyncio.create_task(garbage.collect_in_time(self.services.streams))
         loading = asyncio.create_task(self._load())
         stopping = asyncio.create_task(self.stopping.wait())
         try:
@@ -259,7 +259,7 @@ class App:
                 await stopping
             await self._shut_down()
         finally:
-            for task in (watchdog, loading, stopping):
+            for task in (watchdog, collecting, loading, stopping):
                 task.cancel()
             await self._close()
         return 0

@@ -151,7 +151,11 @@ class Services:
     socket_limit_s: float = 3600.0  # a WebSocket lives so long
 
     def __post_init__(self) -> None:
-        self.spare_time = SpareTime(lambda: self.engine is not None and self.engine.stats.running > 0)
+        self.spare_time = SpareTime(self.streams)
+
+    def streams(self) -> bool:
+        """Whether anything is being computed, for somebody who waits for its next token."""
+        return self.engine is not None and self.engine.stats.running > 0
 
     def serving(self, model: str | None) -> Loaded:
         """The model for a request that names `model`. ApiError 404 or 503."""
