@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -73,8 +74,8 @@ class ToyLogits:
         return reference_sample(logits, plan)
 
 
-def compiler(code_folder: Path) -> Compiler:
-    """Of constraints over the toy vocabulary."""
+def compiler(code_folder: Path, **options: Any) -> Compiler:
+    """Of constraints over the toy vocabulary. options: of Compiler."""
 
     def encode(data: bytes) -> list[int]:
         """Greedily, longest pieces first."""
@@ -87,7 +88,7 @@ def compiler(code_folder: Path) -> Compiler:
         return ids
 
     tables = VocabTables.build(VOCAB, {EOS, BOS}, {EOS}, code_folder)
-    return Compiler(lambda: tables, encode, cache_dir=code_folder)
+    return Compiler(lambda: tables, encode, cache_dir=code_folder, **options)
 
 
 def stage(made: Compiler, *, blocks: int = 200, taste: Taste = lambda row, last: None, jump: bool = True, **limits: int) -> Stage:

@@ -110,7 +110,8 @@ class Grammar:
         encode: Encode | None = None,
     ) -> None:
         """cache_dir: where compiled code is kept. encode: the tokenizer, for tokens that are certain to follow."""
-        self._nfa, self.tables, self._limits, self.encode = nfa, tables, limits, encode
+        self._nfa: Nfa | None = nfa  # None: nothing in it is lazy any more, and all of it is in arrays
+        self.tables, self._limits, self.encode = tables, limits, encode
         code = constraint_code(cache_dir)
         self._run, self._run_free = code.run, code.run_free
         self._arrays = Context(tables.pool.stock if tables else None)
@@ -128,12 +129,14 @@ class Grammar:
             tables.pool.stock.keep(GROWN, 1)
         self._arrays.add(arrays)
         if start in nfa.pending:
-            self._lower_node(start)
-        self._check_size()
+            self._lower_node(nfa, start)
+        self._check_size(nfa)
         self._nodes = NodeTables(nfa, self._arrays)
         self._begin()
         self.first = self._state(masks.FIRST, start)
         self._deadline = None
+        if not nfa.pending:
+            self._nfa = None
         self._budget = max(limits.size_bytes, 2 * self.bytes_used)
 
     def start(self) -> Matcher:
@@ -173,21 +176,21 @@ class Grammar:
 
     def _work_ahead(self) -> Iterator[Callable[[], None]]:
         """Pieces of it."""
-        while self._nfa.pending and len(self._nfa.nodes) < self._limits.nodes:
-            yield self._lower_some
+        while self._nfa is not None and self._nfa.pending and len(self._nfa.nodes) < self._limits.nodes:
+            yield partial(self._lower_some, self._nfa)
         if self.tables:
             yield from (partial(self._make_class, *wanted) for wanted in self._classes_ahead(self.tables))
 
-    def _lower_some(self) -> None:
+    def _lower_some(self, nfa: Nfa) -> None:
         """Lower for PIECE_S."""
-        until, lowered, pending = time.monotonic() + PIECE_S, [], self._nfa.pending
+        until, lowered = time.monotonic() + PIECE_S, []
         try:
-            while pending and time.monotonic() < until:
-                node = next(iter(pending))
-                self._nfa.lower(node)
+            while nfa.pending and time.monotonic() < until:
+                node = next(iter(nfa.pending))
+                nfa.lower(node)
                 lowered.append(node)
         finally:
-            self._read_nfa(lowered)
+            self._read_nfa(nfa, lowered)
 
     def _classes_ahead(self, tables: VocabTables) -> Iterator[tuple[int, int]]:
         """Loops and buckets of the rows with which masks in them begin (class_rows.begin_mask)."""
@@ -355,6 +358,9 @@ class Grammar:
     def __del__(self) -> None:
         if getattr(self, "_rows", None):
             self.release()
+        nfa: Nfa | None = getattr(self, "_nfa", None)
+        if nfa is not None:
+            nfa.forget()
 
     def _begin(self) -> None:
         """Make DEAD and ENDED of zeros."""
@@ -367,7 +373,8 @@ class Grammar:
     # ---- calls
 
     def _state(self, operation: int, state: int, argument: int = 0) -> int:
-        while (result := self._run(self._address, operation, state, argument)) < 0:
+        run = self._run if self._deadline is None else self._run_free  # a worker's call may take long
+        while (result := run(self._address, operation, state, argument)) < 0:
             self.provide(result)
         return result
 
@@ -413,7 +420,7 @@ class Grammar:
         if hashes is not None:
             for every in HASHES.values():
                 self._arrays.bind(every, np.zeros(len(self._arrays[every]) * (1 + (every == hashes)), np.int32))
-            self._run(self._address, masks.REHASH, 0, 0)
+            self._run_free(self._address, masks.REHASH, 0, 0)
 
     def _take_rows(self) -> None:
         """Machine code has used all of FREE: fill it again."""
@@ -439,19 +446,22 @@ class Grammar:
     # ---- the NFA
 
     def _lower(self, node: int) -> None:
-        self._lower_node(node)
-        self._read_nfa([node])
+        assert self._nfa is not None
+        self._lower_node(self._nfa, node)
+        self._read_nfa(self._nfa, [node])
 
-    def _lower_node(self, node: int) -> None:
+    def _lower_node(self, nfa: Nfa, node: int) -> None:
         try:
-            self._nfa.lower(node)
+            nfa.lower(node)
         except RecursionError:
             raise ConstraintError(Code.TOO_LARGE, "", "too large: it is nested too deeply") from None
 
-    def _read_nfa(self, changed: Sequence[int]) -> None:
-        self._check_size()
-        self._nodes.read(changed)
+    def _read_nfa(self, nfa: Nfa, changed: Sequence[int]) -> None:
+        self._check_size(nfa)
+        self._nodes.read(nfa, changed)
+        if not nfa.pending:
+            self._nfa = None
 
-    def _check_size(self) -> None:
-        if self._deadline is not None and len(self._nfa.nodes) > self._limits.nodes:
+    def _check_size(self, nfa: Nfa) -> None:
+        if self._deadline is not None and len(nfa.nodes) > self._limits.nodes:
             raise ConstraintError(Code.TOO_LARGE, "", f"it has more than {self._limits.nodes} nodes")

@@ -84,22 +84,30 @@ class Compiler:
         too.  rest: called again and again meanwhile, so that others get on."""
         if (known := self.cached(spec)) is not None:
             return known
-        tables, vocabulary = self.tables, self._vocabulary()
+        self._make_tables(), self._vocabulary()  # before the clock runs
         with timed(self._limits.seconds, stop, rest):
+            nfa = Nfa(json_base(_whitespace(spec, self._options))) if spec.kind in OF_JSON else Nfa()
             try:
-                nfa = Nfa(json_base(_whitespace(spec, self._options))) if spec.kind in OF_JSON else Nfa()
-                start = build(spec, nfa, self._options, vocabulary)
-                grammar = Grammar(nfa, start, tables, self._limits, self._cache_dir, self._encode)
-                grammar.row(grammar.first)
-            except DeadEnd as dead:
-                raise too_large(str(dead)) from None
-            except MemoryError:
-                raise too_large("there is no memory for it") from None
-            except RecursionError:
-                raise too_large("it is nested too deeply") from None
+                grammar = self._grammar(spec, nfa)
+            except BaseException:
+                nfa.forget()
+                raise
         if self._ahead_s:
             grammar.prepare_aside(self._ahead_s, rest)
         return self._known.put(spec, grammar)
+
+    def _grammar(self, spec: ConstraintSpec, nfa: Nfa) -> Grammar:
+        try:
+            start = build(spec, nfa, self._options, self._vocabulary())
+            grammar = Grammar(nfa, start, self.tables, self._limits, self._cache_dir, self._encode)
+            grammar.row(grammar.first)
+        except DeadEnd as dead:
+            raise too_large(str(dead)) from None
+        except MemoryError:
+            raise too_large("there is no memory for it") from None
+        except RecursionError:
+            raise too_large("it is nested too deeply") from None
+        return grammar
 
     def thinking(
         self,

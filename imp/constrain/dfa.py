@@ -39,7 +39,7 @@ class Dfa:
         """For each state the characters it takes at least to accept; None where it never does."""
         sources: list[list[int]] = [[] for _ in self.rows]
         for state, row in enumerate(self.rows):
-            tick()
+            tick(1 + len(row) // 4)
             for target in set(row):
                 sources[target].append(state)
         least: list[int | None] = [0 if accepting else None for accepting in self.accepts]
@@ -61,12 +61,14 @@ class Dfa:
         """Characters of the longest text, 0 if there is none; UNBOUNDED where a state that can accept is on a cycle."""
         entries = [0] * len(self.rows)
         for targets in self.targets:
+            tick()
             for target, _ in targets:
                 entries[target] += 1
         depth, done = [0] * len(self.rows), 0
         ready = [state for state, count in enumerate(entries) if not count]
         while ready:  # in topological order
             state = ready.pop()
+            tick()
             done += 1
             for target, _ in self.targets[state]:
                 depth[target] = max(depth[target], depth[state] + 1)
@@ -157,9 +159,10 @@ def _from_chain(chain: Sequence[Link]) -> Dfa:
     if (dead + 1) * len(parts) > MAX_CELLS:
         raise too_large("the automaton of the pattern has too many states")
     places = {chars: 1 << at for at, chars in enumerate(sets)}
-    rows = [
-        tuple(state + 1 if mask & places[chars] else dead for _, mask in parts) for state, chars in enumerate(wanted)
-    ]
+    rows = []
+    for state, chars in enumerate(wanted):
+        tick(1 + len(parts) // 4)
+        rows.append(tuple(state + 1 if mask & places[chars] else dead for _, mask in parts))
     chars, low, high = chain[-1]
     rows.append(tuple(last if high == UNBOUNDED and mask & places[chars] else dead for _, mask in parts))
     rows.append((dead,) * len(parts))
@@ -177,6 +180,7 @@ class _Subsets:
         self.plain = guards <= {EVERYWHERE}
         marks: dict[CharSet, int] = {}
         for at, chars in enumerate(positions.sets):
+            tick(1 + at // 4096)
             marks[chars] = marks.get(chars, 0) | 1 << at
         kinds = [] if self.plain else [LINE_TERMINATORS, WORD]
         parts = partition([*marks, *kinds])
@@ -255,13 +259,18 @@ def _canonical(
     numbers = {block[0]: 0}
     queue = [block[0]]
     for b in queue:  # grows
+        tick(1 + len(merged) // 8)
         for target in by_block[b]:
             if target not in numbers:
                 numbers[target] = len(queue)
                 queue.append(target)
+    renumbered = []
+    for b in queue:
+        tick(1 + len(merged) // 8)
+        renumbered.append(tuple(numbers[target] for target in by_block[b]))
     return Dfa(
         tuple(chars for _, chars in merged),
-        tuple(tuple(numbers[target] for target in by_block[b]) for b in queue),
+        tuple(renumbered),
         tuple(bool(accepts[members[b]]) for b in queue),
     )
 
@@ -271,6 +280,7 @@ def _blocks(rows: Sequence[tuple[int, ...]], accepts: Sequence[bool]) -> list[in
     width = len(rows[0])
     sources: list[dict[int, list[int]]] = [{} for _ in range(width)]
     for state, row in enumerate(rows):
+        tick(1 + width // 4)
         for column, target in zip(sources, row, strict=True):
             column.setdefault(target, []).append(state)
     block = [int(accepting) for accepting in accepts]

@@ -7,7 +7,7 @@ and left recursion is allowed. `<[id]>` and `<text>` name tokens where the calle
 from __future__ import annotations
 
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from . import expr as e
 from .charset import ALL, CharSet
@@ -147,10 +147,12 @@ class _Parser(Scanner):
         return self.number()
 
     def literal(self, start: int) -> Expr:
-        codes = []
+        return self.word(self.code_points(start))
+
+    def code_points(self, start: int) -> Iterator[int]:
+        """Of a literal that began at `start`, up to its end."""
         while not self.take('"'):
-            codes.append(self.code_point(start, "'\"'"))
-        return e.concat([e.Chars(CharSet.of((code, code))) for code in codes])
+            yield self.code_point(start, "'\"'")
 
     def char_class(self, start: int) -> CharSet:
         negated, spans = self.take("^"), list[tuple[int, int]]()

@@ -16,9 +16,9 @@ from .errors import Code, ConstraintError, too_large
 from .expr import Expr
 from .nfa import UNBOUNDED, Nfa
 from .normal import Rules, Size, cycles, facts, first_rules, normal, references, split
+from .scan import MAX_LEAVES
 
 MAX_NODES = 200_000
-MAX_LEAVES = 100_000  # characters and references of all rules; each is looked at several times
 
 
 def compile_rules(rules: Rules, root: str, nfa: Nfa, where: Callable[[str], str] = lambda name: "") -> int:
@@ -30,7 +30,7 @@ def compile_rules(rules: Rules, root: str, nfa: Nfa, where: Callable[[str], str]
     rules = _reachable(rules, root)
     parts = sum(len(e.leaves(expr)) for expr in rules.values())
     if parts > MAX_LEAVES:
-        raise too_large(f"the grammar has {parts} characters and references in its rules, {MAX_LEAVES} are allowed")
+        raise too_large(f"the grammar has more than {MAX_LEAVES} characters and references in its rules")
     known = facts(rules)
     barren = [name for name in rules if name not in known.productive]
     if barren:
@@ -97,6 +97,7 @@ class _Writer:
         match node:
             case e.Concat(items):
                 for item in reversed(items[1:]):
+                    tick()
                     slot = nfa.eps()
                     work.append((slot, item, after))
                     after = slot

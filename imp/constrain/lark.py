@@ -229,9 +229,9 @@ class _Parser(Scanner):
     def string_or_range(self, start: int) -> Expr:
         text = self.string(start)
         if not self.take(".."):
-            any_cased = self.take("i")
-            chars = [CharSet.of((code, code)) for code in text]
-            return e.concat([e.Chars(any_case(char) if any_cased else char) for char in chars])
+            if self.take("i"):
+                return e.concat([e.Chars(any_case(CharSet.of((code, code)))) for code in text])
+            return self.word(text)
         last = self.string(self.at) if self.peek('"') else []
         if len(text) != 1 or len(last) != 1 or last < text:
             raise self.invalid(start, 'a range is written "a".."z"')

@@ -21,6 +21,7 @@ from .nfa import Kind, Nfa, Node
 
 HOME = "home"
 AROUND = (Kind.EPS, Kind.INC)
+MAX_WAYS = 32  # that are looked at from one node
 Step = tuple[int, int, str]  # first byte, last byte, next state
 
 UTF8: dict[str, list[Step]] = {
@@ -112,12 +113,12 @@ def _way_back(nodes: Sequence[Node], home: int, target: int) -> int | None:
     if target == home:
         return -1
     work, seen = [(target, -1)], {target}
-    while work and len(seen) < 32:
+    while work and len(seen) < MAX_WAYS:
         place, test = work.pop()
         if place == home:
             return test
         node = nodes[place]
-        if node.kind is Kind.EPS:
+        if node.kind is Kind.EPS and len(node.edges) < MAX_WAYS:
             ways = [(edge[2], test) for edge in node.edges]
         elif node.kind is Kind.INC and test < 0:
             ways = [(nodes[node.a].a, node.a)]

@@ -107,6 +107,11 @@ class Nfa:
         self.pending[node] = lower
         return node
 
+    def forget(self) -> None:
+        """Nobody will lower anything any more. What would be written refers to all that it is written from, and often
+        to this: without that all of it goes at once, and does not wait for a collection of garbage."""
+        self.pending.clear()
+
     def lower(self, node: int) -> None:
         """Make a LAZY node an EPS to its continuation."""
         target = self.pending[node]()  # where it raises, it will for the next one too

@@ -148,6 +148,7 @@ def _either(parts: Sequence[_Part]) -> _Part:
     whole = _Part(0, {}, {})
     for part in parts:
         whole.empty |= part.empty
+        tick(1 + part.start // 4096)
         whole.first = _merged(whole.first, part.first)
         whole.last = _merged(whole.last, part.last)
     return whole

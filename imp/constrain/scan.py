@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Iterable
 
 from . import expr as e
+from .charset import CharSet
 from .clock import tick
-from .errors import Code, ConstraintError
+from .errors import Code, ConstraintError, too_large
 from .expr import Expr
 
 MAX_GRAMMAR = 1 << 20  # characters
 MAX_DIGITS = 9  # of a number: counters are int32
+MAX_LEAVES = 100_000  # characters and references of all rules; each is looked at several times
 
 
 class Scanner:
     def __init__(self, text: str, comments: tuple[str, ...]):
         self.text, self.at, self.comments = text, 0, comments
+        self._characters: dict[int, Expr] = {}  # one serves all places where it stands
+        self._leaves = 0  # of what `word` returned
 
     def position(self, at: int) -> str:
         line = self.text.count("\n", 0, at)
@@ -55,6 +60,19 @@ class Scanner:
         tick()
         self.at += 1
         return self.text[self.at - 1]
+
+    def word(self, codes: Iterable[int]) -> Expr:
+        """These code points, one after the other."""
+        items: list[Expr] = []
+        for code in codes:
+            tick()
+            if code not in self._characters:
+                self._characters[code] = e.Chars(CharSet.of((code, code)))
+            items.append(self._characters[code])
+            self._leaves += 1
+            if self._leaves > MAX_LEAVES:
+                raise too_large(f"the grammar has more than {MAX_LEAVES} characters and references in its rules")
+        return e.concat(items)
 
     def until(self, close: str, opened: int, what: str) -> str:
         end = self.text.find(close, self.at)

@@ -35,6 +35,7 @@ def plain(nfa: Nfa, after: int, dfa: Dfa, encoding: Encoding) -> int:
     bodies = [nfa.eps() if state in counts else nfa.byte() for state in range(len(dfa.rows))]
     entries = [nfa.eps(body, after) if ends else body for body, ends in zip(bodies, dfa.accepts, strict=True)]
     for state, (body, targets) in enumerate(zip(bodies, dfa.targets, strict=True)):
+        tick(3)
         if state in counts:
             chars, count, end = counts[state]
             nfa.link(body, free(nfa, entries[end], template(chars, encoding), count, count))

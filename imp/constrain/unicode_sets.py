@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import groupby
+from itertools import batched, groupby, islice
 
 from .charset import ALL, MAX_CODE_POINT, NONE, SPACES, CharSet
+from .clock import tick
+
+BLOCK, QUICK = 1024, 8  # code points looked at between two ticks, and in a microsecond
 
 _CATEGORIES = {
     "L": "Letter", "LC": "Cased_Letter", "Lu": "Uppercase_Letter", "Ll": "Lowercase_Letter", "Lt": "Titlecase_Letter",
@@ -43,7 +47,10 @@ def _categories() -> dict[str, CharSet]:
     ranges: dict[str, list[tuple[int, int]]] = {}
     start = 0
     for name, run in groupby(map(unicodedata.category, map(chr, range(MAX_CODE_POINT + 1)))):
-        end = start + sum(1 for _ in run)
+        end = start
+        while some := sum(1 for _ in islice(run, BLOCK)):
+            end += some
+            tick(some // QUICK)
         ranges.setdefault(name, []).append((start, end - 1))
         start = end
     return {name: CharSet.of(*spans) for name, spans in ranges.items()}
@@ -57,6 +64,11 @@ def _category(name: str) -> CharSet:
         if short.startswith(name):
             chars |= members
     return chars
+
+
+def _where(test: Callable[[str], bool], codes: Iterable[int]) -> list[int]:
+    tick(BLOCK // QUICK)
+    return [code for code in codes if test(chr(code))]
 
 
 @lru_cache(maxsize=128)
@@ -74,7 +86,7 @@ def property_set(text: str) -> CharSet | None:
         return ~_category("Cn")
     if value in _TESTS:
         test = _TESTS[value]
-        return CharSet.of(*((code, code) for code in ALL if test(chr(code))))
+        return CharSet.of(*((code, code) for some in batched(ALL, BLOCK) for code in _where(test, some)))
     return _FIXED.get(value)
 
 
@@ -96,13 +108,22 @@ def _orbits() -> list[CharSet]:
     """Characters that fold alike, where there is more than one. All of them lie in the first two planes."""
     groups: dict[int, list[int]] = {}
     for code in range(0x20000):
+        tick()
         if not 0xD800 <= code <= 0xDFFF:
             groups.setdefault(simple_fold(code), []).append(code)
     return [CharSet.of(*((code, code) for code in codes)) for codes in groups.values() if len(codes) > 1]
 
 
+@lru_cache(maxsize=1)
+def _orbit_of() -> dict[int, CharSet]:
+    return {code: orbit for orbit in _orbits() for code in orbit}
+
+
 @lru_cache(maxsize=512)
 def any_case(chars: CharSet) -> CharSet:
     """`chars` and everything that is equal to one of them but for case."""
+    if len(chars) == 1:
+        return _orbit_of().get(chars.ranges[0][0], chars)
+    tick(len(_orbits()))
     ranges = [span for orbit in _orbits() if any(code in chars for code in orbit) for span in orbit.ranges]
     return chars | CharSet.of(*ranges)

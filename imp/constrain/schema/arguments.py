@@ -55,7 +55,7 @@ def emit_parameters(
         budget = Budget()
         parser = Parser(document, budget)
         root = parser.root()
-        reachable = Reachable(parser.algebra, budget, options.property_order is PropertyOrder.ANY)
+        reachable = Reachable(parser.algebra, budget, options.property_order is PropertyOrder.ANY, parser)
         reachable.add(root)
         plans = [plan for plan in reachable.value(root).plans if isinstance(plan, ObjectPlan)]
         if not plans:

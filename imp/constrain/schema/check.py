@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .algebra import Algebra, InProgress
-from .array_plan import ArrayPlan, CountedPlan, UniquePlan, plan_array
+from .array_plan import ArrayPlan, CountedPlan, Productive, UniquePlan, plan_array
 from .budget import COMBINATIONS, FORMULAS, Budget, too_large
 from .formula import Formula
 from .number_text import is_empty as no_number
@@ -40,10 +40,14 @@ class Value:
 class Reachable:
     """All values a formula leads to. `exists` says which of them can be finished."""
 
-    def __init__(self, algebra: Algebra, budget: Budget, any_order: bool) -> None:
+    def __init__(self, algebra: Algebra, budget: Budget, any_order: bool, source: object = None) -> None:
+        """source: what the algebra asks; lives as long as this. Plans refer to a set, not to this, so that nothing here
+        waits for a collection of garbage."""
+        self._source = source
         self._algebra, self._budget, self._any_order = algebra, budget, any_order
         self._values: dict[Formula, Value] = {}
         self._existing: set[Formula] = set(ALWAYS)
+        self._exists: Productive = self._existing.__contains__
 
     def add(self, root: Formula) -> None:
         """Look at this formula and everything below it. Raises ConstraintError for what is not supported."""
@@ -95,7 +99,7 @@ class Reachable:
             for formula in waiting:
                 self._budget.spend()
                 value = self._values[formula]
-                if value.has_scalars or any(plan.exists(self.exists) for plan in value.plans):
+                if value.has_scalars or any(plan.exists(self._exists) for plan in value.plans):
                     self._existing.add(formula)
                     changed = True
                 else:
@@ -118,4 +122,4 @@ class Reachable:
         return ((formula, value) for formula, value in self._values.items() if formula in self._existing)
 
     def _settle(self, value: Value) -> None:
-        value.plans = [plan for plan in value.plans if plan.exists(self.exists)]
+        value.plans = [plan for plan in value.plans if plan.exists(self._exists)]

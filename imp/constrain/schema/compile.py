@@ -68,7 +68,7 @@ def _compile(schema: object, nfa: Nfa, options: SchemaOptions) -> Schema:
     budget = Budget()
     parser = Parser(document, budget)
     root = parser.root()
-    reachable = Reachable(parser.algebra, budget, options.property_order is PropertyOrder.ANY)
+    reachable = Reachable(parser.algebra, budget, options.property_order is PropertyOrder.ANY, parser)
     reachable.add(root)
     if not reachable.exists(root):
         where, reason = explain(document, lambda place: parser.algebra.surely_empty(parser.schema(place)))

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from ..clock import tick
 from ..nfa import Nfa
+from .budget import NODES, too_large
 from .digits import DIGITS
 from .shape import Shape
 
@@ -39,12 +40,16 @@ def scalar_texts(shape: Shape, limit: int) -> list[bytes] | None:
 def emit_literals(nfa: Nfa, texts: Iterable[bytes], after: int = Nfa.ret) -> int | None:
     """A rule for exactly these texts, sharing their beginnings; None where there are none."""
     root: dict[int | None, dict] = {}
+    places = 0
     for literal in texts:
         tick(2 * len(literal))
         place = root
         for byte in literal:
+            places += byte not in place
             place = place.setdefault(byte, {})
         place[None] = {}
+        if places > NODES:
+            raise too_large(f"the values need more than {NODES} nodes")
     if not root:
         return None
     made: dict[int, int] = {}
@@ -52,9 +57,11 @@ def emit_literals(nfa: Nfa, texts: Iterable[bytes], after: int = Nfa.ret) -> int
     order = []
     while work:  # parents before children
         place = work.pop()
+        tick()
         order.append(place)
         work.extend(below for byte, below in place.items() if byte is not None)
     for place in reversed(order):
+        tick(2)
         node = nfa.byte([(byte, byte, made[id(below)]) for byte, below in place.items() if byte is not None])
         if None in place:
             node = after if len(place) == 1 else nfa.eps(node, after)

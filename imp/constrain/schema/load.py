@@ -228,11 +228,12 @@ def _measure(schema: object) -> bool:
     size, depth, named, level = 0, 0, False, [schema]
     while level:
         depth += 1
-        tick(len(level))
         if depth > NESTING:
             raise too_large(f"the schema is nested more than {NESTING} levels deep")
         below: list[object] = []
-        for value in level:
+        for at, value in enumerate(level):
+            if not at % 64:
+                tick(16)
             if isinstance(value, str):
                 size += len(value)
                 if not value.isascii():

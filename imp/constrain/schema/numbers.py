@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+
+from ..clock import tick
 
 ONE = Fraction(1)
 
@@ -50,7 +53,13 @@ class Numbers:
             values,
             self.plain or other.plain,
         )
-        return both if values is None else finite((v for v in values if v in both), both.plain)
+        return both if values is None else finite(both._members(values), both.plain)
+
+    def _members(self, values: Iterable[Fraction]) -> Iterator[Fraction]:
+        for value in values:
+            tick(4)
+            if value in self:
+                yield value
 
     def complement(self) -> list[Numbers]:
         """Sets whose union is every number that is not in this one."""
@@ -129,9 +138,8 @@ class Numbers:
         return parts if rest.is_surely_empty else [*parts, rest]
 
 
-def finite(values: object, plain: bool) -> Numbers:
-    members = frozenset(values)  # type: ignore[call-overload]
-    return Numbers(values=members, plain=plain)
+def finite(values: Iterable[Fraction], plain: bool) -> Numbers:
+    return Numbers(values=frozenset(values), plain=plain)
 
 
 def _higher(a: Fraction | None, a_open: bool, b: Fraction | None, b_open: bool) -> tuple[Fraction | None, bool]:

@@ -146,6 +146,7 @@ def merged(records: Iterable[Objects]) -> list[Objects]:
     """The same union with fewer members: those that differ only in who must be there become one."""
     groups: dict[Objects, list[Objects]] = {}
     for record in records:
+        tick(8)
         groups.setdefault(replace(record, required=(), clauses=frozenset()), []).append(record)
     return [record for base, members in groups.items() for record in _merge_presence(base, members)]
 
@@ -155,6 +156,7 @@ def _merge_presence(base: Objects, members: list[Objects]) -> list[Objects]:
     done: list[Objects] = []
     for member in members:
         clauses = _all_clauses(member)
+        tick(4 + len(clauses))
         if not clauses:
             return [member]
         joined = _either(_all_clauses(done[-1]), clauses) if done else clauses

@@ -7,6 +7,7 @@ that the union over all sets of branches that may hold is exact without saying w
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
@@ -63,10 +64,11 @@ class Parser:
     """Formulas for the schemas of one document."""
 
     def __init__(self, document: Document, budget: Budget) -> None:
-        self.algebra = Algebra(self._resolve, budget)
+        this = weakref.proxy(self)  # so that all of it goes as soon as nobody refers to it
+        self.algebra = Algebra(lambda formula: this._resolve(formula), budget)
         self._document, self._budget = document, budget
         self._formulas = self.algebra.formulas
-        self._leaf = Leaf(self.algebra, self.schema)
+        self._leaf = Leaf(self.algebra, lambda place, *keys: this.schema(place, *keys))
         self._parsed: dict[tuple[int, str, object], Formula] = {}
         self._places: dict[tuple[int, str, object], Place] = {}
         self._opening: list[int] = []

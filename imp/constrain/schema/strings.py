@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..clock import tick
 from ..language import Language
 from ..nfa import UNBOUNDED
 
@@ -28,11 +29,19 @@ class Strings:
 
     def __and__(self, other: Strings) -> Strings:
         if self.values is not None:
-            return Strings(values=tuple(text for text in self.values if text in other))
+            return Strings(values=tuple(self._shared(self.values, other)))
         if other.values is not None:
             return other & self
         highs = [high for high in (self.high, other.high) if high is not None]
         return Strings(self.language & other.language, max(self.low, other.low), min(highs, default=None))
+
+    @staticmethod
+    def _shared(values: tuple[str, ...], other: Strings) -> Iterator[str]:
+        known = None if other.values is None else frozenset(other.values)
+        for text in values:
+            tick(1 + len(text) // 4)
+            if text in (other if known is None else known):
+                yield text
 
     def complement(self) -> list[Strings]:
         """Sets whose union is every string that is not in this one."""

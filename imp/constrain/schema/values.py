@@ -88,6 +88,7 @@ def exact(place: Place, keyword: str, value: int | float) -> Fraction:
     """The number as it is written, not as binary floating point rounds it."""
     if isinstance(value, int) and value.bit_length() > 4 * MAX_DIGITS:
         raise ConstraintError(Code.TOO_LARGE, place.pointer, f"'{keyword}' has more than {MAX_DIGITS} digits")
+    tick(2)
     return Fraction(value) if isinstance(value, int) else Fraction(repr(value))
 
 
