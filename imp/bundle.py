@@ -30,6 +30,7 @@ from .model.drafting import DraftModel
 from .model.ops import Backend, Model, StepLimits
 from .model.plan import MaskBits
 from .model.runner import ModelRunner
+from .sched.aside import Aside
 from .sched.blocks import BlockPool
 from .sched.costs import StepCosts
 from .sched.pace import Pace
@@ -164,7 +165,9 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
         runner=ModelRunner(
             backend, tokenizer.vocab_size, BLOCK_SIZE, bits, *([] if proposer is None else [proposer.follow])
         ),
-        scheduler=scheduler(tokenizer, memory, limits, settings, guesses),
+        scheduler=scheduler(
+            tokenizer, memory, limits, settings, guesses, backend.aside.limits if backend.aside else None
+        ),
         memory=memory,
         draft=guide.backend if guide else None,
     )
@@ -223,9 +226,15 @@ def speculation(settings: Settings, proposer: Proposer | None = None) -> Specula
 
 
 def scheduler(
-    tokenizer: Tokenizer, memory: MemoryPlan, limits: StepLimits, settings: Settings, speculation: Speculation
+    tokenizer: Tokenizer,
+    memory: MemoryPlan,
+    limits: StepLimits,
+    settings: Settings,
+    speculation: Speculation,
+    aside: StepLimits | None = None,
 ) -> Scheduler:
-    """The scheduler of a model with this vocabulary and this much memory."""
+    """The scheduler of a model with this vocabulary and this much memory. aside: the largest step
+    that its backend can compute aside."""
 
     def new_decoder(request: Request) -> TextDecoder:
         asked, tail = request.limits, request.prompt[-8:]
@@ -243,6 +252,7 @@ def scheduler(
         speculation=speculation,
         prompt_cap=settings.runtime.prefill_chunk_decode_cap,
         pace=Pace(settings.runtime.max_stall_ms / 1000 or None),
+        aside=None if aside is None else Aside(aside.tokens, aside.rows),
         pin_budget=memory.blocks * settings.server.prefix_pin_budget_pct // 100,
     )
 

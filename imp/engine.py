@@ -373,7 +373,7 @@ class Engine:
             events = scheduler.fail_all("engine_faulted", FAULTED)
             self.faulted = True
         except Exception:
-            log.exception("a step of %d rows failed", len(batch.rows))
+            log.exception("a step of %d rows failed", len(batch.rows) + len(batch.aside))
             events = scheduler.fail(batch, "engine_step_failed", STEP_FAILED)
             scheduler.check()
             self._failures += 1

@@ -5,6 +5,7 @@ Frozen values cross threads. `Sequence`, `Row`, `Batch` and `RowResult` are muta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -431,6 +432,11 @@ Copy = tuple[int, int]  # KV block to copy from, and to
 class Batch:
     rows: list[Row]
     copies: list[Copy] = field(default_factory=list)  # made in this order before anything is computed
+    # Rows that are computed aside, for so long in every step until they have been: none of them reaches the end. It is
+    # the same list until then; another one gives it up. How long it took in this step is the runner's to say.
+    aside: list[Row] = field(default_factory=list)
+    aside_s: float = math.inf
+    aside_took_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -442,6 +448,7 @@ class RowResult:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # positions start + 1 .., as far as prompt
     draft: list[int] = field(default_factory=list)  # proposals for the next step
     late: bool = False  # the row reached the end, and its token is not there yet: it comes again
+    pending: bool = False  # it is computed aside, and has not been yet
     error: str = ""  # safe to show: this row's request alone cannot go on
     vector: tuple[float, ...] | None = None  # of a row that reached the end, where the request pools
 
@@ -451,7 +458,7 @@ class DeviceLost(Exception):
 
 
 class Runner(Protocol):
-    """Turns a Batch into RowResults, in the batch's order. May raise: then the batch's requests fail; after DeviceLost
-    all do."""
+    """Turns a Batch into RowResults, of its rows and of those aside, in their order. May raise: then all their requests
+    fail; after DeviceLost everybody's."""
 
     def step(self, batch: Batch) -> list[RowResult]: ...

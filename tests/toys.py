@@ -8,11 +8,13 @@ early, a bad rollback, a hash without context) changes the text, whatever the sc
 from __future__ import annotations
 
 import codecs
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count as counting
 from operator import mul
 
+from imp.sched.aside import Aside
 from imp.sched.blocks import BlockPool
 from imp.sched.pace import Pace
 from imp.sched.scheduler import Scheduler
@@ -198,6 +200,10 @@ class ToyRunner:
         self.propose = propose
         self.steps = 0
         self.fails: Callable[[Batch], bool] = lambda batch: False
+        self.piece: Callable[[], int] = lambda: 7  # positions that are computed aside in a step
+        self._begun: list[Row] | None = None
+        self._left: list[tuple[Row, int]] = []  # positions of what is computed aside
+        self._blocks: list[list[int]] = []  # of its sequences, when it began
 
     def step(self, batch: Batch) -> list[RowResult]:
         self.steps += 1
@@ -207,7 +213,27 @@ class ToyRunner:
             raise StepFailed("the toy was told to fail at /a/secret/path")
         for source, target in batch.copies:
             self.kv[target] = list(self.kv[source])
-        return [self._row(row) for row in batch.rows]
+        results = [self._row(row) for row in batch.rows]
+        return results + self._go_on(batch) if batch.aside else results
+
+    def _go_on(self, batch: Batch) -> list[RowResult]:
+        """Some more positions of the rows aside, in the blocks their sequences had when it began."""
+        if batch.aside is not self._begun:
+            self._begun = batch.aside
+            self._left = [(row, p) for row in batch.aside for p in range(row.start, row.start + row.count)]
+            self._blocks = [list(row.seq.blocks) for row in batch.aside]
+        assert self._blocks == [row.seq.blocks for row in batch.aside], "blocks went while something was computed aside"
+        count = len(self._left) if batch.aside_s == math.inf else self.piece()
+        now, self._left = self._left[:count], self._left[count:]
+        for row, position in now:
+            seq, size = row.seq, self.size
+            cells = [self.kv[seq.blocks[p // size]][p % size] for p in range(position)]
+            assert None not in cells, "a position was read that was never computed"
+            self._at(seq, position, cell(cells, seq.tokens[position], seq.request.salt))  # type: ignore[arg-type]
+        if self._left:
+            return [RowResult([], pending=True) for _ in batch.aside]
+        self._begun = None
+        return [RowResult([]) for _ in batch.aside]
 
     def _at(self, seq: Sequence, position: int, value: int) -> None:
         self.kv[seq.blocks[position // self.size]][position % self.size] = value
@@ -403,6 +429,7 @@ class Stage:
         speculation: Speculation | None = None,
         pin_budget: int | None = None,
         pace: Pace | None = None,
+        aside: Aside | None = None,
         takes: Callable[[Batch], float] | None = None,
     ) -> None:
         """takes: seconds of a step; None: no time passes in it."""
@@ -420,10 +447,12 @@ class Stage:
             speculation=speculation,
             pin_budget=blocks // 4 if pin_budget is None else pin_budget,
             pace=pace,
+            aside=aside,
         )
         self.transcript = Transcript()
         self.now = 0.0
         self.batches: list[list[tuple[str, int, int]]] = []  # (request, start, count) of every row of every step
+        self.aside: list[list[tuple[str, int, int]]] = []  # the same of what was computed aside
         self.failures = 0
 
     def submit(self, *requests: Request) -> None:
@@ -442,6 +471,7 @@ class Stage:
             return None
         self._check_batch(batch)
         self.batches.append([(row.seq.request.id, row.start, row.count) for row in batch.rows])
+        self.aside.append([(row.seq.request.id, row.start, row.count) for row in batch.aside])
         try:
             results = self.runner.step(batch)
             if self.takes is not None:
@@ -465,11 +495,13 @@ class Stage:
 
     def _check_batch(self, batch: Batch) -> None:
         sched, size = self.sched, self.sched.pool.size
-        assert 0 < len(batch.rows) <= sched.max_rows
-        assert len({id(row.seq) for row in batch.rows}) == len(batch.rows)
+        assert 0 < len(batch.rows) + len(batch.aside) <= sched.max_rows
+        assert len({id(row.seq) for row in (*batch.rows, *batch.aside)}) == len(batch.rows) + len(batch.aside)
+        assert sum(row.count for row in batch.aside) <= sched.aside.tokens and len(batch.aside) <= sched.aside.most
+        assert not any(row.reaches_end or row.wants_prompt_logprobs for row in batch.aside)
         assert sum(row.count for row in batch.rows) <= sched.max_tokens
         logits = 0
-        for row in batch.rows:
+        for row in (*batch.rows, *batch.aside):
             assert row.count > 0 and row.start == row.seq.computed
             if row.wants_prompt_logprobs:
                 logits += row.count

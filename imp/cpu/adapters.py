@@ -173,6 +173,10 @@ class Kept:
     table: np.ndarray
     slots: tuple[tuple[np.ndarray, Arena] | None, ...] = ()
 
+    def fill_header(self, step: np.ndarray) -> None:
+        """The words of a step header that say where the adapters are, for as long as this is held."""
+        step[STEP_ADAPTERS], step[STEP_ADAPTER_BYTES] = self.table.ctypes.data, self.table[0].nbytes
+
 
 class Adapters:
     """Changed by one thread at a time; `kept` may be read by another."""

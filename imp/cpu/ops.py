@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..model.ops import Attention, Linear, Model, Norm, Rope, StepLimits
 from ..model.sampling import Drawn, SamplingPlan
 from ..weights.checkpoint import UnsupportedModel, Weight
 from .adapters import Adapters, Sites, layout_for
+from .aside import CpuAside, Programs
 from .attention import AttentionWork
 from .cache import CompiledKernels, Progress, compile_all
 from .kept import BLOCK as KV_BLOCK
@@ -38,35 +40,22 @@ from .pointwise import (
     softcap,
 )
 from .program import (
-    STEP_ADAPTED,
-    STEP_ADAPTED_SPANS,
-    STEP_ADAPTER_BYTES,
-    STEP_ADAPTERS,
-    STEP_CONTEXTS,
-    STEP_POOLED,
-    STEP_POOLED_IDS,
-    STEP_POSITIONS,
-    STEP_ROW_STARTS,
-    STEP_ROWS,
-    STEP_SLOTS,
-    STEP_TABLE,
-    STEP_TABLE_STARTS,
-    STEP_TOKEN_IDS,
     STEP_TOKENS,
     STEP_WANTED,
-    STEP_WANTED_IDS,
     Argument,
     Buffer,
     Kernel,
     Op,
     Program,
     build,
+    fill_header,
 )
 from .sample import Sampler
 from .simd import detect
 from .threads import Threads
 
 LANES = 8  # rows of floats are whole vectors
+ASIDE, ASIDE_ROWS = 64, 8  # positions and sequences of what is computed aside: enough for full speed
 
 
 def _stride(columns: int) -> int:
@@ -335,6 +324,7 @@ class CpuBackend:
         self.progress = progress
         self.kv_dtype = kv_dtype
         self.kernels = CompiledKernels(cache_dir.expanduser(), self.features)
+        self.aside: CpuAside | None = None
         self._threads: Threads | None = None
         self._sampler: Sampler | None = None
 
@@ -365,6 +355,15 @@ class CpuBackend:
         sites = Sites(layout_for(model), limits.tokens, self.thread_count)
         adding = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden, sites, recorder)
         model.forward(adding)
+        few = replace(limits, tokens=min(ASIDE, limits.tokens), rows=min(ASIDE_ROWS, limits.rows), logit_rows=0)
+        few_hidden = np.zeros((few.tokens, self._hidden.shape[1]), np.float32)
+        few_sites = Sites(sites.layout, few.tokens, self.thread_count)
+        seconds = [
+            Recorder(few, self.thread_count, planes, self._logits, kept, few_hidden, each, recorder)
+            for each in (None, few_sites)
+        ]
+        for second in seconds:
+            model.forward(second)
         self._arena = Arena(sum(packed.size for packed in recorder.weights.values()))
         for packed in recorder.weights.values():
             self._arena.pack(packed)
@@ -374,6 +373,8 @@ class CpuBackend:
         self._adapters = Adapters(sites)
         self._sampler = Sampler(self.kernels)
         self._threads = Threads(self.thread_count, self.kernels)
+        programs = Programs(*[build(second.ops, addresses) for second in seconds])
+        self.aside = CpuAside(few, programs, self._threads, self._adapters, few_hidden[:, : model.hidden])
         self.centres, self._ropes = recorder.centres, recorder.ropes
         self._kept, self._shapes = kept, model.kv_layers
 
@@ -423,24 +424,13 @@ class CpuBackend:
         limits = self.limits
         tokens, rows, wanted = len(inputs.tokens), len(inputs.contexts), len(inputs.wanted)
         assert tokens <= limits.tokens and rows <= limits.rows and wanted <= limits.logit_rows, "the step is too large"
-        step = self._threads.step
-        step[STEP_TOKENS], step[STEP_ROWS], step[STEP_WANTED] = tokens, rows, wanted
-        step[STEP_TOKEN_IDS] = inputs.tokens.ctypes.data
-        step[STEP_POSITIONS] = inputs.positions.ctypes.data
-        step[STEP_SLOTS] = inputs.slots.ctypes.data
-        step[STEP_ROW_STARTS] = inputs.row_starts.ctypes.data
-        step[STEP_CONTEXTS] = inputs.contexts.ctypes.data
-        step[STEP_TABLE_STARTS] = inputs.table_starts.ctypes.data
-        step[STEP_TABLE] = inputs.table.ctypes.data
-        step[STEP_WANTED_IDS] = inputs.wanted.ctypes.data
-        self._pooled = step[STEP_POOLED] = len(inputs.pooled)
-        step[STEP_POOLED_IDS] = inputs.pooled.ctypes.data
+        fill_header(self._threads.step, inputs)
+        self._pooled = len(inputs.pooled)
         if not len(inputs.adapted):
             self._threads.run(self._program)
             return self._logits[:wanted]
         kept = self._adapters.kept  # stays as it is while we hold it
-        step[STEP_ADAPTED], step[STEP_ADAPTED_SPANS] = len(inputs.adapted), inputs.adapted.ctypes.data
-        step[STEP_ADAPTERS], step[STEP_ADAPTER_BYTES] = kept.table.ctypes.data, kept.table[0].nbytes
+        kept.fill_header(self._threads.step)
         self._threads.run(self._adapted_program)
         return self._logits[:wanted]
 
@@ -456,6 +446,7 @@ class CpuBackend:
             return
         self._threads.close()
         self._threads = None
+        self.aside = None
         del self._program, self._adapted_program, self._arena, self._adapters
         del self._blocks, self._kv, self._logits, self._hidden
 

@@ -30,6 +30,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..model.inputs import StepInputs
+
 # Words of the step header: StepInputs, and what attention.py derives from it each step.
 STEP_TOKENS = 0  # T, positions in the step
 STEP_ROWS = 1  # B, sequences
@@ -82,6 +84,21 @@ def count(body: Body) -> Count:
 
 def kernel(units: Count, name: str | None = None) -> Callable[[Body], Kernel]:
     return lambda body: Kernel(name or _name(body), body, units)
+
+
+def fill_header(step: np.ndarray, inputs: StepInputs) -> None:
+    """The words of a step header, int64 [STEP_WORDS], that say what is computed. The inputs have to stay."""
+    step[STEP_TOKENS], step[STEP_ROWS], step[STEP_WANTED] = len(inputs.tokens), len(inputs.contexts), len(inputs.wanted)
+    step[STEP_TOKEN_IDS] = inputs.tokens.ctypes.data
+    step[STEP_POSITIONS] = inputs.positions.ctypes.data
+    step[STEP_SLOTS] = inputs.slots.ctypes.data
+    step[STEP_ROW_STARTS] = inputs.row_starts.ctypes.data
+    step[STEP_CONTEXTS] = inputs.contexts.ctypes.data
+    step[STEP_TABLE_STARTS] = inputs.table_starts.ctypes.data
+    step[STEP_TABLE] = inputs.table.ctypes.data
+    step[STEP_WANTED_IDS] = inputs.wanted.ctypes.data
+    step[STEP_POOLED], step[STEP_POOLED_IDS] = len(inputs.pooled), inputs.pooled.ctypes.data
+    step[STEP_ADAPTED], step[STEP_ADAPTED_SPANS] = len(inputs.adapted), inputs.adapted.ctypes.data
 
 
 class Buffer:

@@ -5,29 +5,38 @@ since the next step usually follows at once). The units of a phase are handed ou
 the last one done opens the next phase. So nobody waits for a thread, only for work: one that is preempted, or wakes
 late, delays the others by the unit it holds and otherwise just misses some of the work. Waiting is spinning, then
 yielding the core.
+
+A program may be run for a while only. Whoever finds after a unit that the time is up closes the phase, so that nobody
+takes another unit, and notes which one would have been the next: there it goes on later. Every run does one unit at
+least. Another program may run in between, if it has other buffers and a header of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
+import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
 from .cache import CompiledKernels
-from .emit import I32, I64, VOID, Emission, V, call, int64, micro
+from .emit import I32, I64, VOID, Emission, V, call, constant, int64, micro
 from .program import ALIGNMENT, SCRATCH_BYTES, STEP_WORDS, Program
 from .simd import atomic_add, atomic_load, atomic_store, pause, word
 
 # Words of the pool block. Words that threads hammer on have a cache line (8 words) to themselves.
 _GENERATION, _TICKET, _DONE = 0, 8, 16
 _TABLE, _LENGTH, _STEP, _STOP = 24, 25, 26, 27
+_FIRST_ROW, _FIRST_UNIT, _DEADLINE = 28, 29, 30  # where to begin; nanoseconds of the monotonic clock, 0: none
 _MUTEX, _CONDITION = 32, 48  # pthread objects: at most 64 bytes on the systems there are
-_POOL_WORDS = 64
+_HALTED, _AT_ROW, _AT_UNIT = 64, 65, 66  # whether time was up, and the first unit that nobody took then
+_POOL_WORDS = 72
 _SLEEP_AFTER = 4000  # pauses, around 100 us
 _YIELD_AFTER = 2000
 
@@ -87,17 +96,48 @@ def _units_between(row, after, step):
     return units
 
 
+@micro(int64, int64, returns=int64)
+def _swap(address: V, value: V) -> V:
+    """Stores an int64 and returns what was there."""
+    b = Emission.builder
+    return V(b.atomic_rmw("xchg", b.inttoptr(address.ir, I64.as_pointer()), value.ir, "seq_cst"))
+
+
+@micro(int64)
+def _read_clock(timespec: V) -> None:
+    call("clock_gettime", I32, constant(time.CLOCK_MONOTONIC, I32), timespec)
+
+
 @njit
-def _open_phase(pool, index):
-    """Publish the ticket of the first phase at or after table row `index` that has units, or the end."""
+def _is_up(pool, scratch):
+    """Whether the time of this run is up. What lies in `scratch` is lost."""
+    deadline = word(pool, _DEADLINE)
+    if deadline == 0:
+        return False
+    _read_clock(scratch)
+    return word(scratch, 0) * 1_000_000_000 + word(scratch, 1) >= deadline
+
+
+@njit
+def _halt(pool, index, unit):
+    atomic_store(pool + _AT_ROW * 8, index)
+    atomic_store(pool + _AT_UNIT * 8, unit)
+    atomic_store(pool + _HALTED * 8, 1)
+
+
+@njit
+def _open_phase(pool, index, done):
+    """Publish the ticket of the first phase at or after table row `index` that has units, or the end.
+
+    done: units of that phase that have been done already."""
     step, length = word(pool, _STEP), word(pool, _LENGTH)
     while index < length:
         row = word(pool, _TABLE) + index * _ENTRY
         ops = word(row, 3)
         units = _units_between(row, row + ops * _ENTRY, step)
         if units > 0:
-            atomic_store(pool + _DONE * 8, 0)
-            atomic_store(pool + _TICKET * 8, (index << _ROW_SHIFT) | (units << _UNITS_SHIFT))
+            atomic_store(pool + _DONE * 8, done)
+            atomic_store(pool + _TICKET * 8, (index << _ROW_SHIFT) | (units << _UNITS_SHIFT) | done)
             return
         index += ops
     atomic_store(pool + _TICKET * 8, _END)
@@ -118,8 +158,8 @@ def _run_from_phase(row, step, unit, scratch):
 
 @njit
 def _replay(pool, scratch):
-    """Take units until the program has ended."""
-    step, spins = word(pool, _STEP), 0
+    """Take units until the program has ended, or the time is up."""
+    spins = 0
     while True:
         ticket = atomic_load(pool + _TICKET * 8)
         if ticket & _END:
@@ -133,18 +173,40 @@ def _replay(pool, scratch):
         spins = 0
         ticket = atomic_add(pool + _TICKET * 8, 1)
         units, index = (ticket >> _UNITS_SHIFT) & _FIELD, ticket >> _ROW_SHIFT
-        row = word(pool, _TABLE) + index * _ENTRY
         mine = 0
-        while ticket & _FIELD < units:  # from the first unit taken until `mine` is reported the phase stays open
-            _run_from_phase(row, step, ticket & _FIELD, scratch)
+        while ticket & _FIELD < units:
+            # from the first unit taken until `mine` is reported the phase stays open, and this run the one it is of
+            _run_from_phase(word(pool, _TABLE) + index * _ENTRY, word(pool, _STEP), ticket & _FIELD, scratch)
             mine += 1
+            if _is_up(pool, scratch):
+                ticket = _swap(pool + _TICKET * 8, (index << _ROW_SHIFT) | (units << _UNITS_SHIFT) | units)
+                if ticket & _FIELD < units:
+                    _halt(pool, index, ticket & _FIELD)
+                    mine += units - (ticket & _FIELD)  # nobody else will report them
+                break
             ticket = atomic_add(pool + _TICKET * 8, 1)
-        if mine > 0 and atomic_add(pool + _DONE * 8, mine) + mine == units:
-            _open_phase(pool, index + word(row, 3))
+        if mine > 0:
+            _report(pool, scratch, index, units, mine)
+
+
+@njit
+def _report(pool, scratch, index, units, mine):
+    """So many units of the open phase were done here, or given up. Who reports the last ones opens the next phase, or
+    ends the run. Nobody else looks at anything: the run may be over by then."""
+    if atomic_add(pool + _DONE * 8, mine) + mine != units:
+        return
+    following = index + word(word(pool, _TABLE) + index * _ENTRY, 3)
+    if atomic_load(pool + _HALTED * 8) == 0 and following < word(pool, _LENGTH) and _is_up(pool, scratch):
+        _halt(pool, following, 0)
+    if atomic_load(pool + _HALTED * 8) == 0:
+        _open_phase(pool, following, 0)
+    else:
+        atomic_store(pool + _TICKET * 8, _END)
 
 
 def _launch(pool, scratch):
-    _open_phase(pool, 0)
+    atomic_store(pool + _HALTED * 8, 0)
+    _open_phase(pool, word(pool, _FIRST_ROW), word(pool, _FIRST_UNIT))
     _lock(pool + _MUTEX * 8)
     atomic_add(pool + _GENERATION * 8, 1)
     _wake_all(pool + _CONDITION * 8)
@@ -174,6 +236,14 @@ def _work(pool, scratch):
 _ENTRY_SIGNATURE = types.void(types.int64, types.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a program goes on: the first unit that is not done, of the phase that opens at this row of the table."""
+
+    row: int = 0
+    unit: int = 0
+
+
 class Threads:
     """`count` threads in all, the caller of `run` included. Used by one caller at a time."""
 
@@ -186,7 +256,6 @@ class Threads:
         pool = _aligned(self._memory.ctypes.data)
         start = pool - self._memory.ctypes.data
         self._pool = self._memory[start : start + _POOL_WORDS * 8].view(np.int64)
-        self._pool[_STEP] = self.step.ctypes.data
         c = ctypes.CDLL(None)
         c.pthread_mutex_init(ctypes.c_void_p(pool + _MUTEX * 8), None)
         c.pthread_cond_init(ctypes.c_void_p(pool + _CONDITION * 8), None)
@@ -207,11 +276,25 @@ class Threads:
 
     def run(self, program: Program) -> None:
         """Replay the program over what `step` says now; returns when every thread is done."""
-        self._set_table(program.table)
+        self._set(program.table, self.step, Place(), 0)
         self._launch(self._pool.ctypes.data, self._scratch)
 
-    def _set_table(self, table: np.ndarray) -> None:
-        self._pool[_TABLE], self._pool[_LENGTH] = table.ctypes.data, len(table)
+    def run_for(self, program: Program, step: np.ndarray, place: Place, seconds: float) -> Place | None:
+        """Replay the program over another header from a place on, for so long; math.inf: to its end.
+
+        Returns where it has to go on, with the same header and inputs; None: it has ended.
+        """
+        deadline = 0 if seconds == math.inf else time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(seconds * 1e9)
+        self._set(program.table, step, place, deadline)
+        self._launch(self._pool.ctypes.data, self._scratch)
+        if not self._pool[_HALTED]:
+            return None
+        return Place(int(self._pool[_AT_ROW]), int(self._pool[_AT_UNIT]))
+
+    def _set(self, table: np.ndarray, step: np.ndarray, place: Place, deadline: int) -> None:
+        pool = self._pool
+        pool[_TABLE], pool[_LENGTH], pool[_STEP] = table.ctypes.data, len(table), step.ctypes.data
+        pool[_FIRST_ROW], pool[_FIRST_UNIT], pool[_DEADLINE] = place.row, place.unit, deadline
 
     def close(self) -> None:
         """End the threads. Idempotent."""

@@ -147,10 +147,30 @@ class StepLimits:
     block_size: int = 16
 
 
+class Aside(Protocol):
+    """Computes a step a piece at a time, with other steps of its backend in between. Owned by the engine thread."""
+
+    limits: StepLimits  # the largest such step; it has no logits
+
+    def begin(self, inputs: Any) -> None:
+        """A step (inputs.StepInputs) of which no logits are wanted; one that had not ended is given up. The blocks it
+        writes are nobody else's until it has ended."""
+
+    def go_on(self, seconds: float) -> bool:
+        """Compute on with it for so long, or to its end (math.inf). True: it has ended."""
+
+    def hidden(self) -> np.ndarray:
+        """As Backend.hidden, of the step that was begun last, once it has ended."""
+
+
 class Backend(Protocol):
     """A device with one model on it. Owned by the engine thread; `load` may run on another one before."""
 
     name: str  # "cpu" | "cuda" | "reference"
+
+    @property
+    def aside(self) -> Aside | None:
+        """There once it is loaded, where it can do that."""
 
     def describe(self) -> str:
         """One line for people: the device, its features, the threads."""

@@ -42,6 +42,7 @@ class ReferenceBackend:
     and values, with what the cache's format makes of them."""
 
     name = "reference"
+    aside = None
 
     def __init__(self, dtype: type = np.float32, kv_dtype: str = "auto"):
         """kv_dtype: a name of kv.FORMATS; auto: keys and values as they are."""

@@ -38,20 +38,45 @@ class ModelRunner:
         self.bits = bits or MaskBits.in_order(vocab)
         self.follow = follow
         self.watch: Callable[[str], None] = _unwatched  # told what part of a step begins
+        self._begun: list[Row] | None = None  # computed aside
 
     def step(self, batch: Batch) -> list[RowResult]:
+        results = self._step(batch)
+        return results + self._piece(batch) if batch.aside else results
+
+    def _step(self, batch: Batch) -> list[RowResult]:
+        """Results of the rows of the step itself."""
         self.watch("pack")
         late = _sit_out(batch.rows)
-        if not late:
+        if not late and batch.rows:
             return self._compute(batch)
         computed = Batch([row for i, row in enumerate(batch.rows) if i not in late], batch.copies)
         if not computed.rows:
             self.follow(computed)
             if batch.copies:
                 self.backend.copy_blocks(batch.copies)
-            time.sleep(IDLE_S)
+            if not batch.aside:
+                time.sleep(IDLE_S)
         results = iter(self._compute(computed) if computed.rows else ())
         return [RowResult([], late=True) if i in late else next(results) for i in range(len(batch.rows))]
+
+    def _piece(self, batch: Batch) -> list[RowResult]:
+        """Results of the rows aside: pending until the last piece of them has been computed."""
+        aside, rows = self.backend.aside, Batch(batch.aside)
+        assert aside, "the backend computes nothing aside"
+        self.watch("forward")
+        began = time.perf_counter()
+        if batch.aside is not self._begun:
+            self._begun = batch.aside
+            aside.begin(pack(rows, self.block_size))
+        ended = aside.go_on(batch.aside_s)
+        results = [RowResult([], pending=not ended) for _ in rows.rows]
+        if ended:
+            self._begun = None
+            self.follow(rows)
+            _pool(rows, results, aside.hidden())
+        batch.aside_took_s = time.perf_counter() - began
+        return results
 
     def _compute(self, batch: Batch) -> list[RowResult]:
         inputs = pack(batch, self.block_size)
@@ -62,8 +87,7 @@ class ModelRunner:
         logits = self.backend.run(inputs)
         self.watch("sample")
         results = self._draw(batch, logits) if len(logits) else [RowResult([]) for _ in batch.rows]
-        if any(row.seq.request.pool not in (None, Pool.SCORE) for row in batch.rows):
-            _pool(batch, results, self.backend.hidden())
+        _pool(batch, results, self.backend.hidden())
         return results
 
     def _draw(self, batch: Batch, logits: np.ndarray) -> list[RowResult]:
@@ -143,6 +167,8 @@ def _pool(batch: Batch, results: list[RowResult], hidden: np.ndarray) -> None:
 
     Positions are added one after the other in float64, so that no cut of a prompt into steps changes a bit.
     """
+    if all(row.seq.request.pool in (None, Pool.SCORE) for row in batch.rows):
+        return
     at = 0
     for row, result in zip(batch.rows, results, strict=True):
         seq, count = row.seq, len(pooled_positions(row))

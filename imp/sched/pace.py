@@ -15,7 +15,9 @@ import math
 from dataclasses import dataclass
 
 FIRST = 16  # prompt positions of a step where nothing is known of what they cost
-LEAST = 4  # prompt positions of any step, whatever they cost: prompts get on
+FIRST_S = 0.005  # seconds aside where nothing is known of what a step takes
+LEAST = 1  # prompt positions of any step, whatever they cost: prompts get on
+LEAST_SHARE = 0.2  # of a step that may be spent aside, however short it should be
 AIM = 0.45  # of the bound: predictions are not exact, and the bound is to hold
 IDLE_STEPS = 4.0  # the bound, where none is set: in steps without prompts
 STALE = 256  # steps with prompts until one without them is made to learn from
@@ -107,6 +109,17 @@ class Pace:
             return self._since_decode >= STALE
         return self._prompt.known
 
+    def piece(self, decode_positions: int, decode_keys: int) -> float:
+        """Seconds that what is computed aside may take beside these rows."""
+        if not self._decode.known:
+            return FIRST_S
+        decode = self._decode.predict(_decode_features(Load(decode_positions, decode_keys)))
+        return max(self._aim(decode) - decode, decode * LEAST_SHARE)
+
+    def _aim(self, decode: float) -> float:
+        """Seconds that a step should take whose rows that decode take so many."""
+        return AIM * (IDLE_STEPS * decode if self.max_stall_s is None else self.max_stall_s)
+
     def chunk(self, decode_positions: int, decode_keys: int, start: int) -> int | None:
         """Prompt positions that may go with these rows; None: nothing is known of time, so nothing is limited by it.
 
@@ -115,7 +128,7 @@ class Pace:
         if not self._decode.known:
             return None
         decode = self._decode.predict(_decode_features(Load(decode_positions, decode_keys)))
-        left = AIM * (IDLE_STEPS * decode if self.max_stall_s is None else self.max_stall_s) - decode
+        left = self._aim(decode) - decode
         if not self._prompt.known:
             return FIRST
         position, keys, _ = self._prompt.values

@@ -5,9 +5,10 @@
 plan() and apply() alternate strictly; everything else may come between them, never during a step.
 
 A step. Sequences come in in the order of their turns (turns.py), as long as there are places and blocks (places.py).
-Every one that decodes gets its row. What is left of `max_tokens` is shared among prompts (shares.py), but beside rows
-that decode only as much as is computed soon (pace.py). A prompt of a more urgent class has steps for itself: the rows
-of less urgent ones yield, though in no more than half of the steps in the long run.
+Every one that decodes gets its row. What is left of `max_tokens` is shared among prompts (shares.py). Beside rows that
+decode they are computed aside (aside.py), or only as much of them as is computed soon (pace.py). A prompt of a more
+urgent class has steps for itself: the rows of less urgent ones yield, though in no more than half of the steps in the
+long run.
 
 A constraint is advanced here alone, by tokens that were really drawn. A runner that walks it along a draft to get
 masks rolls it back before it returns.
@@ -15,9 +16,11 @@ masks rolls it back before it returns.
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections.abc import Callable
 
+from imp.sched.aside import Aside
 from imp.sched.blocks import BlockPool
 from imp.sched.output import DeadEnd, End, accept, account, collect_prompt_logprobs, confirmed, release, used
 from imp.sched.pace import Load, Pace
@@ -55,6 +58,7 @@ class Scheduler:
     speculation: which guesses are verified; unless said, what a constraint leaves no choice about.
     prompt_cap: positions of prompts in a step that has decode rows, so that a long prompt never holds up the others.
     pin_budget: blocks that pins may keep.                  pace: how long steps may take.
+    aside: what the runner can compute aside; unless said, nothing.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Scheduler:
         prompt_cap: int | None = None,
         pin_budget: int = 0,
         pace: Pace | None = None,
+        aside: Aside | None = None,
     ) -> None:
         if not 1 <= max_rows <= min(max_tokens, max_logit_rows):
             raise ValueError("max_rows must be at least 1 and at most max_tokens and max_logit_rows")
@@ -85,6 +90,7 @@ class Scheduler:
         self.prompt_cap = max_tokens if prompt_cap is None else prompt_cap
         self.pin_budget = pin_budget
         self.pace = pace or Pace()
+        self.aside = aside or Aside()
         self._counters = Counters()
         self.places = Places(pool, max_rows, self._counters)
         self.waiting, self.running = self.places.waiting, self.places.running
@@ -152,41 +158,46 @@ class Scheduler:
         decoding = [seq for seq in running if seq.computed + 1 == len(seq.tokens)]
         prompts = [seq for seq in running if seq.computed + 1 < len(seq.tokens)]
         if self.waiting:
-            keys = sum([len(seq.tokens) for seq in decoding])
-            self._admit(prompts, self._prompt_budget(prompts, len(decoding), keys))
+            self._admit(prompts, self._admission_budget(prompts, decoding))
         hurried = self._hurried(prompts)
         if hurried is not None:
             decoding = [seq for seq in decoding if not outranks(hurried, seq)]
             prompts = [seq for seq in prompts if not outranks(hurried, seq)]
         rows = self._decode_rows_of_step(decoding)
         decode_rows, (positions, keys) = len(rows), _work(rows)
-        if prompts := [seq for seq in prompts if seq.blocks]:
+        aside, prompts = self._put_aside([seq for seq in prompts if seq.blocks], decode_rows, hurried)
+        if prompts:
             rows += self._prompt_rows(prompts, self._prompt_budget(prompts, positions, keys), self._spare_logits(rows))
-        assert rows, "there are live sequences, but none of them can go on"
-        for row in rows:
+        assert rows or aside, "there are live sequences, but none of them can go on"
+        for row in (*rows, *aside):
             if not row.seq.started:
                 row.seq.scheduled_at = now
-        self._counters.step(sum([row.count for row in rows]), decode_rows, len(rows) - decode_rows)
+        self._counters.step(sum([row.count for row in rows]), decode_rows, len(rows) - decode_rows + len(aside))
         self._planned_at, self._load = now, Load(positions, keys, *_work(rows[decode_rows:]))
         self._in_step = True
-        return Batch(rows, [copy for _, copy in self.places.copied])
+        seconds = self.pace.piece(positions, keys) if decode_rows else math.inf
+        return Batch(rows, [copy for _, copy in self.places.copied], aside, seconds)
 
     def apply(self, batch: Batch, results: list[RowResult], now: float) -> list[Event]:
         """Take in what a step computed. Should it raise, call fail() with the same batch."""
-        if len(results) != len(batch.rows):
-            raise ValueError(f"{len(results)} results for {len(batch.rows)} rows")
+        rows = [*batch.rows, *batch.aside]
+        if len(results) != len(rows):
+            raise ValueError(f"{len(results)} results for {len(rows)} rows")
         self._counters.late(sum([result.late for result in results[: self._counters.decode_last_rows]]))
-        if self._counters.decode_last_rows == len(batch.rows):
-            self.speculation.took(sum([row.count for row in batch.rows]), now - self._planned_at)
-        self.pace.learn(self._load, now - self._planned_at)
+        self._learn(batch, now - self._planned_at - batch.aside_took_s)
+        if batch.aside and not results[-1].pending:
+            self._counters.positions += sum([row.count for row in batch.aside])
+            self.aside.done()
         self.places.copied = []  # they are made
         events: list[Event] = []
-        for row, result in zip(batch.rows, results, strict=True):
+        for row, result in zip(rows, results, strict=True):
             seq = row.seq
             if seq.request.id not in self._live:  # a sibling's constraint met a dead end in this very step
                 continue
             if not seq.started:
                 self._start(seq, row, events)
+            if result.pending:
+                continue
             if result.error:
                 events.append(self._fail(seq.request.id, "engine_step_failed", result.error))
                 continue
@@ -212,12 +223,14 @@ class Scheduler:
         """Instead of apply(), or after it raised: every request of the batch fails, the others go on."""
         self._in_step = False
         self.places.forgo_copies()
-        request_ids = dict.fromkeys(row.seq.request.id for row in batch.rows)
+        self.aside.give_up()
+        request_ids = dict.fromkeys(row.seq.request.id for row in (*batch.rows, *batch.aside))
         return [self._fail(request_id, code, message) for request_id in request_ids]
 
     def fail_all(self, code: str, message: str) -> list[Event]:
         """Every live request fails."""
         self._in_step = False
+        self.aside.give_up()
         return [self._fail(request_id, code, message) for request_id in list(self._live)]
 
     # -- for the rest of the server ---------------------------------------------------------------
@@ -255,6 +268,32 @@ class Scheduler:
         self._patience = min(self._patience + 1, YIELDS)
         return None
 
+    def _put_aside(
+        self, prompts: list[Sequence], decode_rows: int, hurried: Sequence | None
+    ) -> tuple[list[Row], list[Sequence]]:
+        """What is computed aside in this step, and those of `prompts` that get rows of the step itself: without rows
+        that decode, all that no chunk has yet."""
+        aside = self.aside
+        if not aside.tokens:
+            return [], prompts
+        aside.keep_if_whole()
+        yields = hurried is not None and aside.is_outranked_by(hurried)
+        prompts = aside.others(prompts)
+        if not decode_rows:
+            return [] if yields else aside.rows, prompts
+        if yields:
+            aside.give_up_for_others()
+        apart = [seq for seq in prompts if seq.pending > 1 and seq.request.sampling.prompt_logprobs is None]
+        if apart and not aside.rows:
+            aside.begin(apart)
+        return aside.rows, [seq for seq in prompts if seq not in apart]
+
+    def _admission_budget(self, prompts: list[Sequence], decoding: list[Sequence]) -> int:
+        """Positions that must be shared by those who come in and `prompts`."""
+        if self.aside.tokens:
+            return self.max_tokens
+        return self._prompt_budget(prompts, len(decoding), sum([len(seq.tokens) for seq in decoding]))
+
     def _prompt_budget(self, prompts: list[Sequence], positions: int, keys: int) -> int:
         """Positions of prompts in a step with so many of rows that decode, and keys that these read."""
         budget = self.max_tokens - positions
@@ -262,6 +301,8 @@ class Scheduler:
             return budget
         if self.pace.wants_to_learn:
             return 0
+        if all(seq.pending == 1 for seq in prompts):
+            return min(budget, self.prompt_cap)  # they are as cheap as rows that decode
         soon = self.pace.chunk(positions, keys, max((seq.computed for seq in prompts), default=0))
         return min(budget, self.prompt_cap) if soon is None else min(budget, self.prompt_cap, soon)
 
@@ -358,6 +399,14 @@ class Scheduler:
         return rows
 
     # -- taking in results ------------------------------------------------------------------------
+
+    def _learn(self, batch: Batch, seconds: float) -> None:
+        """So long its rows took."""
+        if not batch.rows:
+            return
+        if self._counters.decode_last_rows == len(batch.rows):
+            self.speculation.took(sum([row.count for row in batch.rows]), seconds)
+        self.pace.learn(self._load, seconds)
 
     def _start(self, seq: Sequence, row: Row, events: list[Event]) -> None:
         seq.started = True

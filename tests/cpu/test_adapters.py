@@ -121,6 +121,27 @@ def test_rows_are_the_same_bits_alone_and_beside_others_and_in_chunks(real, smol
         real.drop_adapter(slot)
 
 
+def test_a_prompt_aside_has_its_adapter_also_when_that_is_dropped_meanwhile(real, smollm2):
+    """Pieces as short as can be, other rows in between, and another adapter in the slot before it has ended."""
+    rng = np.random.default_rng(11)
+    prompt, other = (rng.integers(100, 40000, n).tolist() for n in (41, 25))
+    slot = real.add_adapter(random(smollm2, 16, 1, 0.05))
+    inputs = replace(step([(prompt, 0, (0, 1, 2)), (other, 0, (3, 4))]), adapted=spans((0, 41, slot)))
+    alone = real.run(inputs)[0].copy()
+    starts = step([(prompt[:40], 0, (5, 6, 7)), (other[:24], 0, (8, 9))], wanted=[])
+    real.aside.begin(replace(starts, adapted=spans((0, 40, slot))))
+    real.aside.go_on(0.0)
+    real.drop_adapter(slot)
+    assert real.add_adapter(random(smollm2, 16, 2, 0.05)) == slot
+    while not real.aside.go_on(0.001):
+        real.run(inputs)
+    real.drop_adapter(slot)
+    assert real.add_adapter(random(smollm2, 16, 1, 0.05)) == slot
+    last = replace(step([(prompt[40:], 40, (5, 6, 7))]), adapted=spans((0, 1, slot)))
+    np.testing.assert_array_equal(real.run(last)[0].view(np.uint32), alone.view(np.uint32))
+    real.drop_adapter(slot)
+
+
 def test_adapters_come_and_go_while_steps_run(real, smollm2):
     """Another thread adds and drops; the slot that the steps use is not touched, and neither are their bits."""
     slot = real.add_adapter(random(smollm2, 16, 1, 0.05))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +100,40 @@ def test_a_sequence_goes_on_from_a_copied_beginning_as_from_its_own(folder, dtyp
     for block in (3, 4, 9):
         found = backend.run(step([(other[26:], 26, (0, block, 8))], wanted=range(14)))
         np.testing.assert_array_equal(found.view(np.uint32), alone.view(np.uint32))
+    backend.close()
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "int8"])
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("seconds", [0.0, 50e-6, math.inf])
+def test_what_is_computed_aside_is_the_same_bits_whatever_runs_in_between(folder, name, dtype, seconds):
+    backend, tokens = CpuBackend(2, folder, kv_dtype=dtype), tiny.prompt(name)
+    backend.load(arch.build(checkpoint(name)), replace(TINY, tokens=96))
+    neighbour = [*reversed(tokens)]
+    alone = backend.run(step([(tokens, 0, (0, 1, 2)), (neighbour, 0, (3, 4, 5))])).copy()
+    aside = backend.aside
+    assert aside
+    inputs = step([(tokens[:23], 0, (6, 7)), (neighbour[:16], 0, (9, 10, 11))], wanted=[])
+    aside.begin(replace(inputs, pooled=np.array([0, 22], np.int32)))
+    pieces, at = 1, 0
+    while not aside.go_on(seconds):
+        pieces += 1
+        if at < 39:
+            backend.run(step([(neighbour[at : at + 1], at, (12, 13, 14))]))
+            at += 1
+    assert (pieces > 20) if seconds == 0 else pieces == 1 if seconds == math.inf else True
+    hidden = aside.hidden().copy()
+    rest = backend.run(step([(tokens[23:], 23, (6, 7, 8)), (neighbour[16:], 16, (9, 10, 11))]))
+    np.testing.assert_array_equal(rest.view(np.uint32), alone.view(np.uint32))
+    if at:
+        last = backend.run(step([(neighbour[at:], at, (12, 13, 14))]))
+        np.testing.assert_array_equal(last[0].view(np.uint32), alone[1].view(np.uint32))
+    backend.run(replace(step([(tokens[:23], 0, (6, 7))], wanted=[]), pooled=np.array([0, 22], np.int32)))
+    np.testing.assert_array_equal(backend.hidden().view(np.uint32), hidden.view(np.uint32))
+    aside.begin(inputs)  # and given up in the middle
+    aside.go_on(0.0)
+    aside.begin(inputs)
+    assert aside.go_on(math.inf)
     backend.close()
 
 

@@ -13,6 +13,7 @@ from imp.cpu.ops import CpuBackend
 from imp.model import arch
 from imp.model.ops import StepLimits
 from imp.model.runner import ModelRunner
+from imp.sched.aside import Aside
 from imp.sched.blocks import BlockPool
 from imp.sched.pace import Pace
 from imp.sched.scheduler import Scheduler
@@ -62,6 +63,7 @@ def scheduler(rng: random.Random, folder: Path) -> Scheduler:
         new_decoder=lambda request: ToyDecoder(replace(request, limits=replace(request.limits, stop_strings=()))),
         speculation=Speculation(SuffixLookup(folder, 2, 4096)) if rng.random() < 0.5 else None,
         pace=Pace(rng.choice([None, 0.001])),
+        aside=rng.choice([None, Aside(rng.randrange(4, 65), rng.randrange(1, 9))]),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import os
 import random
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 from imp.cpu.cache import CompiledKernels, compile_all
 from imp.cpu.program import STEP_TOKENS, Buffer, Op, build, count, kernel
 from imp.cpu.simd import detect, load_f32, real, store, store_f32, word
-from imp.cpu.threads import Threads
+from imp.cpu.threads import Place, Threads
 
 
 @count
@@ -82,6 +83,54 @@ def test_joined_ops_share_a_phase(threads, kernels):
     threads.step[STEP_TOKENS] = 300
     threads.run(program)
     assert (a == 12).all() and (b == 4).all()
+
+
+@kernel(one_per_token)
+def chain(args, step, unit, scratch):
+    """args: 0 words, 1 factor: x becomes x * factor + 1, so that order and number of the ops show"""
+    at = word(args, 0) + unit * 8
+    store(at, word(at, 0) * word(args, 1) + 1)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 20e-6, 200e-6, math.inf])
+def test_a_program_that_is_run_for_a_while_goes_on_where_it_was(threads, kernels, seconds):
+    """Every unit once and in order, however often it is interrupted, and whatever runs in between."""
+    words, other = np.zeros(3000, np.int64), np.zeros(50, np.int64)
+    factors = [2 + i % 3 for i in range(30)]
+    addresses = compile_all(kernels, [chain, add])
+    ops = [Op(chain, (words, factor)) for factor in factors]
+    pair = np.zeros((2, 3000), np.int64)
+    joined = [Op(add, (pair[0], 1)), Op(add, (pair[1], 5), joins=True)]  # one phase of twice as many units
+    program, between = build([*ops[:10], *joined, *ops[10:]], addresses), build([Op(add, (other, 1))] * 3, addresses)
+    header = threads.step.copy()
+    header[STEP_TOKENS] = len(words) if seconds else 40
+    place, runs = Place(), 0
+    while place is not None:
+        place = threads.run_for(program, header, place, seconds)
+        runs += 1
+        threads.step[STEP_TOKENS] = 50
+        threads.run(between)
+        assert (other == 3 * runs).all()
+    expected = 0
+    for factor in factors:
+        expected = expected * factor + 1
+    count = int(header[STEP_TOKENS])
+    assert (words[:count] == np.int64(expected % (1 << 64) - (1 << 64) * (expected >> 63 & 1))).all()
+    assert not words[count:].any()
+    assert (pair[:, :count].T == (1, 5)).all() and not pair[:, count:].any()
+    # with no time at all each run does a unit at least, and each thread one at most
+    assert runs == 1 if seconds == math.inf else seconds or 30 * 40 / (threads.count + 1) <= runs <= 32 * 40
+
+
+def test_a_program_that_was_interrupted_can_be_given_up(threads, kernels):
+    words = np.zeros(100, np.int64)
+    program = build([Op(add, (words, 1))] * 50, compile_all(kernels, [add]))
+    header = threads.step.copy()
+    header[STEP_TOKENS] = threads.step[STEP_TOKENS] = 100
+    assert threads.run_for(program, header, Place(), 0.0) is not None
+    done = words.copy()
+    threads.run(program)
+    assert (words == done + 50).all()
 
 
 def test_sleeping_threads_use_no_cpu(kernels):

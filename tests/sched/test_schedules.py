@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from imp.sched.aside import Aside
 from imp.sched.costs import StepCosts
 from imp.sched.pace import Pace
 from imp.sched.speculation import Speculation
@@ -103,7 +104,9 @@ def play(seed: int, folder: Path) -> tuple[Stage, dict[str, Request], set[str]]:
         pin_budget=rng.choice([0, blocks // 4, blocks]),
         pace=Pace(rng.choice([None, 0.001, 0.03, 10.0])),
         takes=seconds,
+        aside=rng.choice([None, Aside(rng.randrange(1, 40), rng.randrange(1, 5))]),
     )
+    stage.runner.piece = lambda: rng.randrange(1, 12)
     for _ in range(rng.choice([0, 50])):  # experience tells that outputs are short
         stage.sched.places.lengths.add(rng.randrange(1, 4))
     letters = rng.choice([2, 50])  # with two letters, equal blocks turn up in different contexts
@@ -170,7 +173,7 @@ def test_any_schedule_gives_the_reference_output(first, kernel_folder):
         ("preemptions", "cache_hits", "copies", "evictions", "mixed_steps", "accepted", "miss_steps"), 0
     )
     seen |= dict.fromkeys(("aborted", "failed"), 0)
-    predicted = 0
+    predicted, aside = 0, 0
     for seed in range(first, first + CHUNK):
         try:
             stage, requests, aborted = play(seed, kernel_folder)
@@ -185,6 +188,7 @@ def test_any_schedule_gives_the_reference_output(first, kernel_folder):
             raise AssertionError(f"seed {seed}") from error
         for name in seen:
             seen[name] += getattr(stats, name)
+        aside += sum(map(bool, stage.aside))
         ends = [out.finished for out in stage.transcript.outputs.values() if out.finished]
         predicted += sum(end.usage.predicted_accepted for end in ends)
-    assert predicted and all(seen.values()), f"these schedules were too easy: {seen}"
+    assert predicted and aside and all(seen.values()), f"these schedules were too easy: {seen}"
