@@ -15,12 +15,14 @@ import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
 import numba
+from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
@@ -70,7 +72,10 @@ class MachineCode:
         self.compiled += 1
         # symbols are named after the function: equal names of two kernels would be taken for one
         body.__qualname__ = f"{name}_{self.variant}"
-        with self._compiling():
+        with global_compiler_lock, self._compiling():
+            # Functions that it calls are told apart by a number that each process counts from 1, and two of one name,
+            # made by a factory in different processes, would be taken for one where their kernels meet.
+            FunctionIdentity._unique_ids = count(_first_number(f"{name}_{self.variant}"))
             options = {"nopython": True, "error_model": "numpy"}
             compiled: Any = CFunc(body, (signature.args, signature.return_type), {}, options)
             compiled.compile()
@@ -88,6 +93,11 @@ class MachineCode:
 def _code_in_process(variant: str) -> dict[str, Code]:
     """By kernel name. Process-wide, as the LLVM engine that holds the code is: equal symbols must not come twice."""
     return {}
+
+
+def _first_number(symbol: str) -> int:
+    """Of the numbers of functions that are compiled for this kernel; those of others are far away."""
+    return int.from_bytes(hashlib.sha256(symbol.encode()).digest()[:6]) << 16
 
 
 def _fingerprint(sources: Iterable[Path]) -> str:

@@ -1,0 +1,57 @@
+"""Code that several processes compiled comes together in one, and each kernel calls what it was compiled with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PROCESS = """
+import ctypes, sys
+from contextlib import nullcontext
+from pathlib import Path
+from numba import njit, types
+from imp.machine_code import MachineCode
+
+def made(factor):
+    @njit
+    def helper(x, times):
+        found = x
+        for i in range(times):
+            found = found * factor + i % 7 if found % 3 else found // 2 + i
+        for i in range(times):
+            found = found ^ (found >> 3) if found % 5 else found + factor * i
+        for i in range(times):
+            found = found * factor - i % 11 if found % 7 else found // 3 - i
+        return found
+
+    def body(x, times):
+        return helper(x, times) + helper(x + 1, times) + helper(x + 2, times)
+
+    return body
+
+signature = types.int64(types.int64, types.int64)
+code = MachineCode(Path(sys.argv[1]), [], "test", nullcontext)
+for factor in map(int, sys.argv[2:]):
+    address = code.address(f"kernel{factor}", made(factor), signature)
+    call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(address)
+    judge = made(factor).__closure__[0].cell_contents.py_func
+    for x in range(20):
+        assert call(x, 4) == judge(x, 4) + judge(x + 1, 4) + judge(x + 2, 4), factor
+print(code.compiled)
+"""
+
+
+def compiled(folder: Path, *factors: int) -> int:
+    """A process uses these kernels; how many of them were not on disk."""
+    command = [sys.executable, "-c", PROCESS, str(folder), *map(str, factors)]
+    return int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+
+
+def test_functions_of_one_name_that_different_processes_compiled_are_told_apart(tmp_path):
+    assert compiled(tmp_path, 3) == compiled(tmp_path, 5) == 1
+    files = [path.read_bytes() for path in tmp_path.glob("kernels/*/*")]
+    assert len(files) == 2 and all(b"helper" in code for code in files)
+    assert compiled(tmp_path, 3, 5) == 0
+    assert compiled(tmp_path, 5, 3) == 0
