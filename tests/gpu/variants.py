@@ -12,6 +12,7 @@ SHARED = 99 << 10  # bytes that a block may have, on the architecture with the l
 ROOM = {
     "linear": (3, 128), "linear_tiled": (2, 128), "attend": (2, 128), "combine": (16, 32), "rotate_store": (16, 32), "embed": (8, 128),
     "rms_norm": (4, 256), "rms_norm_add": (4, 256), "glu": (4, 256), "convert": (4, 256), "softcap": (4, 256),
+    "draw": (1, 512), "report": (1, 512),
 }  # fmt: skip
 
 
@@ -19,8 +20,8 @@ def variant(file: str, **defines: int) -> Source:
     return Source(file, tuple(sorted(defines.items())))
 
 
-PLAIN = [variant(f"{name}.cu") for name in ("norm", "glu", "convert")]
-LINEAR = [variant("linear.cu", FMT=format, NT=tiles) for format in range(8) for tiles in (1, 8)]
+PLAIN = [variant(f"{name}.cu") for name in ("norm", "glu", "convert", "sample")]
+LINEAR = [variant("linear.cu", FMT=format, NT=tiles) for format in range(8) for tiles in (0, 1, 8)]
 EMBED = [variant("embed.cu", FMT=format) for format in range(8)]
 ROTATE = [variant("rotate.cu", KV=kv, D=d) for kv in range(8) for d in (64, 128, 256)]
 ATTEND = [
@@ -30,7 +31,7 @@ ATTEND = [
     for rows in (16, 32 if d > 128 else 64)
 ]
 ALL = [*PLAIN, *LINEAR, *EMBED, *ROTATE, *ATTEND]
-EVERYWHERE = [*PLAIN, LINEAR[0], *LINEAR[3::4], EMBED[7], ROTATE[1], ROTATE[-1], *ATTEND[6:12], ATTEND[-1]]
+EVERYWHERE = [*PLAIN, *LINEAR[:2], *LINEAR[5::6], EMBED[7], ROTATE[1], ROTATE[-1], *ATTEND[6:12], ATTEND[-1]]
 
 
 def check(architecture: str, source: Source) -> None:

@@ -1,4 +1,5 @@
-// y = x W^T: the matrix product of every layer. -DFMT: the format of W (weights.cuh). -DNT: tiles of 8 tokens in a block.
+// y = x W^T: the matrix product of every layer. -DFMT: the format of W (weights.cuh). -DNT: tiles of 8 tokens in a block, for
+// `linear`; 0: `linear_tiled`.
 //
 // Weights are the A of mma.m16n8k16, 16 of their rows at a time, and tokens its B: a step of few tokens wastes little, and
 // every weight is read once from memory, 16 bytes a lane, several loads ahead of their use.
@@ -38,13 +39,15 @@ DEVICE void finish(const Product& p, int token, int row, float sum) {
 #include "linear_mma.cuh"
 #endif
 
+#if NT > 0
 KERNEL(128, NT < 8 ? 4 : 3) linear(const uint4* codes, const u8* scales, const u8*, const void* x, const float* xscale, const float* bias,
                       float* y, const int* counts, int word, int rows, int columns, int ldx, int ldy, int add) {
     multiply<1, NT>({codes, scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add});
 }
-
+#else
 KERNEL(128, 2) linear_tiled(const uint4* codes, const u8* scales, const u8*, const void* x, const float* xscale,
                             const float* bias, float* y, const int* counts, int word, int rows, int columns, int ldx, int ldy,
                             int add) {
     multiply<2, 8>({codes, scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add});
 }
+#endif
