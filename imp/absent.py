@@ -17,7 +17,6 @@ FLAGS = (
     Absent("--allow-remote-images", _VISION),
     Absent("--max-images-per-request", _VISION),
     Absent("--vram-budget", "GPU backend"),
-    Absent("--prefix-cache", "prefix cache on disk"),
     Absent("--speech-model", "speech models"),
     Absent("--video-model", "video runner"),
 )
@@ -31,7 +30,6 @@ KEYS = (
     Absent("runtime.decode_burst", "decode bursts", (0, 1)),
     Absent("kv_cache.block_size", "other block size than 16", (16,)),
     Absent("kv_cache.growable", "KV cache that grows", (False,)),
-    Absent("kv_cache.host_mb", "second KV tier", (0,)),
     Absent("attention.sparse_topk_tokens", _SPARSE, (0,)),
     Absent("attention.sparse_sink_tokens", _SPARSE, (16,)),
     Absent("attention.sparse_recent_tokens", _SPARSE, (256,)),

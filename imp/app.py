@@ -37,6 +37,7 @@ from imp.script.load import load as load_script
 from imp.script.runner import ScriptRunner
 from imp.settings import Settings
 from imp.text.tokenizer import InvalidTokenizer, UnsupportedTokenizer
+from imp.tiers.folder import FolderError
 from imp.weights.checkpoint import ContextTooLong, InvalidModel, UnsupportedModel
 
 log = logging.getLogger("imp.app")
@@ -48,6 +49,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (OutOfMemory, 2),
     (MemoryError, 2),
     (ScriptError, 1),
+    (FolderError, 1),
     (models.ModelError, 4),
     (FileNotFoundError, 4),
     (InvalidModel, 5),
@@ -100,6 +102,8 @@ def read_model(settings: Settings, progress: Callable[[str], None]) -> tuple[Pat
             raise ScriptError("--script and --model exclude each other")
         if settings.speculative.draft_model is not None:
             raise ScriptError("--script and --draft-model exclude each other")
+        if settings.kv_cache.disk_dir is not None:
+            raise ScriptError("--script and --prefix-cache exclude each other")
         return own.script, load_script(own.script, settings)
     path = choose_model(settings)
     return None if path is None else (path, load_model(path, settings, progress))

@@ -6,12 +6,15 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
+
+import numpy as np
 
 from .chat.formats.detect import detect
 from .chat.formats.registry import FORMATS
@@ -42,6 +45,10 @@ from .text.compare import difference
 from .text.decode import TextDecoder
 from .text.infill import fill_tokens
 from .text.tokenizer import Tokenizer
+from .tiers import fingerprint
+from .tiers.below import Below
+from .tiers.folder import BlockFolder, FolderError
+from .tiers.shelf import BlockShelf
 from .types import Pool, Proposer, Request, Runner
 from .weights.checkpoint import Checkpoint, InvalidModel, TokenizerFiles, open_checkpoint
 
@@ -86,8 +93,11 @@ class Bundle:
     scheduler: Scheduler
     memory: MemoryPlan
     draft: Device | None = None  # where its draft model runs
+    below: Below | None = None  # KV that is kept elsewhere, too
 
     def close(self) -> None:
+        if self.below is not None:
+            self.below.close()
         self.backend.close()
         if self.draft is not None:
             self.draft.close()
@@ -117,10 +127,12 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
 
 def load(path: Path, settings: Settings, progress: Progress, draft: Path | None = None) -> Bundle:
     """Load a model, and with it the one that guesses what it will say, `draft`. Raises InvalidModel, UnsupportedModel,
-    ContextTooLong, MemoryError, InvalidTokenizer, UnsupportedTokenizer, EncoderGone, memory.OutOfMemory."""
+    ContextTooLong, MemoryError, InvalidTokenizer, UnsupportedTokenizer, EncoderGone, FolderError,
+    memory.OutOfMemory."""
     progress(f"reading {path.name}")
     encoder = EncoderProcess(path)  # reads its vocabulary while we do the rest
     checkpoint = open_checkpoint(path)
+    digest = ThreadPoolExecutor(1).submit(fingerprint.of_files, checkpoint.files) if keeps_on_disk(settings) else None
     wanted = settings.runtime.max_seq_len
     model = arch.build(checkpoint, wanted)
     compiled = compile_aside(settings.paths.cache)
@@ -135,6 +147,7 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
         free_bytes=available_bytes(),
         kv_format=backend.kv_format(model),
         whole_context=wanted > 0,
+        host_bytes=settings.kv_cache.host_mb << 20,
     )
     limits = step_limits(memory, settings)
     with allocating(memory):
@@ -151,6 +164,9 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
     with allocating(memory):
         proposer = guide.drafting(tokenizer, limits, bits) if guide else None
     guesses = speculation(settings, proposer)
+    pool = BlockPool(memory.blocks, BLOCK_SIZE)
+    model_files = None if digest is None else digest.result()
+    tiers = below(pool, backend, backend.kv_block_bytes(model, BLOCK_SIZE), model_files, settings)
     bundle = Bundle(
         card=_card(path, checkpoint, model, settings),
         facts=replace(
@@ -166,10 +182,11 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
             backend, tokenizer.vocab_size, BLOCK_SIZE, bits, *([] if proposer is None else [proposer.follow])
         ),
         scheduler=scheduler(
-            tokenizer, memory, limits, settings, guesses, backend.aside.limits if backend.aside else None
+            tokenizer, pool, memory, limits, settings, guesses, backend.aside.limits if backend.aside else None, tiers
         ),
         memory=memory,
         draft=guide.backend if guide else None,
+        below=tiers,
     )
     checkpoint.close()
     return bundle
@@ -225,16 +242,51 @@ def speculation(settings: Settings, proposer: Proposer | None = None) -> Specula
     )
 
 
+def keeps_on_disk(settings: Settings) -> bool:
+    """Whether KV is to be kept in a folder. Raises FolderError where the settings contradict each other."""
+    if settings.kv_cache.disk_dir is None:
+        return False
+    if not settings.server.prefix_cache:
+        raise FolderError("--prefix-cache has nothing to do where server.prefix_cache is false")
+    return True
+
+
+def below(
+    pool: BlockPool, backend: Backend, block_bytes: int, model_files: bytes | None, settings: Settings
+) -> Below | None:
+    """What is kept below the pool, by the settings.   block_bytes: of the backend's.   model_files: a digest of them,
+    where a folder is to be kept. Raises FolderError."""
+    own, shelf, folder, owner = settings.kv_cache, None, None, b""
+    if own.host_mb and settings.server.prefix_cache:
+        shelf = BlockShelf(own.host_mb << 20)
+    if own.disk_dir is not None and model_files is not None:
+        shape = b"%d positions, %d bytes" % (BLOCK_SIZE, block_bytes)
+        owner = fingerprint.owner(model_files, fingerprint.of_code(), backend.fingerprint(), shape)
+        folder = BlockFolder(own.disk_dir, owner, BLOCK_SIZE, block_bytes, own.disk_mb << 20)
+    if shelf is None and folder is None:
+        return None
+
+    def read(block: int) -> memoryview:
+        return backend.read_block(block).data
+
+    def write(block: int, content: memoryview) -> None:
+        backend.write_block(block, np.frombuffer(content, np.uint8))
+
+    return Below(pool, owner, block_bytes, read, write, folder, shelf)
+
+
 def scheduler(
     tokenizer: Tokenizer,
+    pool: BlockPool,
     memory: MemoryPlan,
     limits: StepLimits,
     settings: Settings,
     speculation: Speculation,
     aside: StepLimits | None = None,
+    below: Below | None = None,
 ) -> Scheduler:
     """The scheduler of a model with this vocabulary and this much memory. aside: the largest step
-    that its backend can compute aside."""
+    that its backend can compute aside.   below: what is kept below the pool."""
 
     def new_decoder(request: Request) -> TextDecoder:
         asked, tail = request.limits, request.prompt[-8:]
@@ -242,7 +294,7 @@ def scheduler(
         return TextDecoder(tokenizer, asked.stop_strings, asked.include_stop, *shown)
 
     return Scheduler(
-        BlockPool(memory.blocks, BLOCK_SIZE),
+        pool,
         context=memory.context,
         max_rows=limits.rows,
         max_tokens=limits.tokens,
@@ -254,6 +306,7 @@ def scheduler(
         pace=Pace(settings.runtime.max_stall_ms / 1000 or None),
         aside=None if aside is None else Aside(aside.tokens, aside.rows),
         pin_budget=memory.blocks * settings.server.prefix_pin_budget_pct // 100,
+        below=below,
     )
 
 

@@ -152,6 +152,8 @@ class Engine:
         self._loop = loop
         self._queue_timeout_s = queue_timeout_s
         self._mail: SimpleQueue[Callable[[], object] | None] = SimpleQueue()  # None: stop
+        if scheduler.below is not None:
+            scheduler.below.connect(self._mail.put)
         # the loop's
         self._streams: dict[str, Generation] = {}  # by request id
         self._left: dict[str, Generation] = {}  # the same of those whose reader has left, until they have ended
@@ -331,6 +333,8 @@ class Engine:
         except BaseException:
             # not a failed step (those are answered) but a broken scheduler: nothing it says can be trusted now
             log.critical("the engine thread ends: its state is inconsistent", exc_info=True)
+            if self._scheduler.below is not None:
+                self._scheduler.below.distrust()
             self.faulted = True
             self._post(self._mourn, "engine_faulted", FAULTED)
             return

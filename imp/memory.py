@@ -27,6 +27,7 @@ class MemoryPlan:
     context: int
     block_size: int = BLOCK_SIZE
     kv_format: str = ""  # of keys and values
+    host_bytes: int = 0  # for blocks that were given up for others
 
     @property
     def kv_bytes(self) -> int:
@@ -60,24 +61,26 @@ def plan(
     free_bytes: int,
     kv_format: str = "",
     whole_context: bool = False,
+    host_bytes: int = 0,
 ) -> MemoryPlan:
     """Blocks for the KV cache: the number asked for, else a share of what is free, else what `rows` usually need.
 
     rows, blocks: 0 lets the plan choose.   whole_context: the blocks it chooses hold all of it, however few are free.
+    host_bytes: for what is kept below the cache.
     Raises OutOfMemory when weights, margin and one sequence do not fit.
     """
     rows = rows or 64
-    left = free_bytes - weights_bytes - _MARGIN
+    left = free_bytes - weights_bytes - host_bytes - _MARGIN
     least = blocks or max(4, -(-context // BLOCK_SIZE) if whole_context else 0)
     if left < block_bytes * max(least, 4):
-        short = MemoryPlan(weights_bytes, block_bytes, max(least, 4), rows, context, kv_format=kv_format)
+        short = MemoryPlan(weights_bytes, block_bytes, max(least, 4), rows, context, BLOCK_SIZE, kv_format, host_bytes)
         needs = f"{_told(short)}, and {_mib(_MARGIN)} to work with"
         raise OutOfMemory(f"there is too little memory for {needs}: {_mib(free_bytes)} are free")
     if not blocks:
         enough = max(-(-context // BLOCK_SIZE) + 1, rows * _TOKENS_A_ROW // BLOCK_SIZE)
         blocks = max(least, min(enough, int(left * _KV_SHARE) // block_bytes))
     context = min(context, blocks * BLOCK_SIZE)
-    return MemoryPlan(weights_bytes, block_bytes, blocks, rows, context, kv_format=kv_format)
+    return MemoryPlan(weights_bytes, block_bytes, blocks, rows, context, BLOCK_SIZE, kv_format, host_bytes)
 
 
 @contextmanager
@@ -95,7 +98,8 @@ def allocating(memory: MemoryPlan) -> Iterator[None]:
 
 def _told(memory: MemoryPlan) -> str:
     cache = f"{memory.blocks} blocks of {memory.block_size} tokens in {memory.kv_format or 'no memory'}"
-    return f"weights of {_mib(memory.weights_bytes)} and a KV cache of {_mib(memory.kv_bytes)} ({cache})"
+    beside = f", {_mib(memory.host_bytes)} below it" if memory.host_bytes else ""
+    return f"weights of {_mib(memory.weights_bytes)} and a KV cache of {_mib(memory.kv_bytes)} ({cache}){beside}"
 
 
 def _mib(size: int) -> str:

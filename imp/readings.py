@@ -12,7 +12,7 @@ from functools import partial
 from imp.engine import Engine
 from imp.memory import MemoryPlan
 from imp.obs.metrics import Labels, Metrics
-from imp.sched.stats import Stats
+from imp.sched.stats import Stats, TierStats
 
 HOST = "host"  # the tier of main memory, the only one the CPU backend has
 
@@ -42,6 +42,14 @@ ENGINE: dict[str, Callable[[Stats], float]] = {
     "imp_spec_verify_steps_total": lambda s: s.verify_steps,
     "imp_spec_miss_steps_total": lambda s: s.miss_steps,
 }
+BY_TIER: dict[str, Callable[[TierStats], float]] = {
+    "imp_prefix_cache_tier_blocks": lambda t: t.blocks,
+    "imp_prefix_cache_tier_stored_total": lambda t: t.stored,
+    "imp_prefix_cache_tier_restored_total": lambda t: t.restored,
+    "imp_prefix_cache_tier_evicted_total": lambda t: t.evicted,
+    "imp_prefix_cache_tier_rejected_total": lambda t: t.rejected,
+    "imp_prefix_cache_tier_lost_total": lambda t: t.lost,
+}
 BY_MODEL: dict[str, Callable[[Stats], float]] = {
     "vllm:num_requests_running": lambda s: s.running,
     "vllm:num_requests_waiting": lambda s: s.waiting,
@@ -53,20 +61,22 @@ def connect(metrics: Metrics, engine: Engine, memory: MemoryPlan, model: str) ->
     """Read everything about the loaded `model` from now on."""
     for name, source in ENGINE.items():
         metrics.read(name, partial(_value, engine, source))
+    for name, of_tier in BY_TIER.items():
+        metrics.read(name, partial(_by_tier, engine, of_tier))
     for name, source in BY_MODEL.items():
         metrics.read(name, partial(_by_model, engine, source, model))
     metrics.read("imp_model_loaded", lambda: {(model,): 1})
     # gateways take the series whose value, a time, is the latest; no adapters are served
     metrics.read("vllm:lora_requests_info", lambda: {("0", "", ""): time.time()})
-    metrics.read("imp_memory_reserved_bytes", lambda: {(HOST,): memory.weights_bytes + memory.kv_bytes})
-    metrics.read("imp_memory_live_bytes", lambda: {(HOST,): live_bytes(memory, engine.stats)})
+    metrics.read("imp_memory_reserved_bytes", lambda: reserved(memory, engine.stats))
+    metrics.read("imp_memory_live_bytes", lambda: live(memory, engine.stats))
 
 
 def disconnect(metrics: Metrics) -> None:
     """The model is gone: its gauges are 0, its labelled ones have no series."""
     for name in (*ENGINE, "imp_memory_reserved_bytes", "imp_memory_live_bytes"):
         metrics.read(name, _none if name.startswith("imp_memory") else _zero)
-    for name in (*BY_MODEL, "imp_model_loaded", "vllm:lora_requests_info"):
+    for name in (*BY_TIER, *BY_MODEL, "imp_model_loaded", "vllm:lora_requests_info"):
         metrics.read(name, _none)
 
 
@@ -78,13 +88,25 @@ def _none() -> dict[Labels, float]:
     return {}
 
 
-def live_bytes(memory: MemoryPlan, stats: Stats) -> int:
-    """Of what the plan reserves, the part that holds something: the weights, and blocks in use or cached."""
-    return memory.weights_bytes + (stats.blocks_total - stats.blocks_free) * memory.block_bytes
+def reserved(memory: MemoryPlan, stats: Stats) -> dict[Labels, float]:
+    """Bytes by tier: what is taken from the start, and what blocks below the cache may take."""
+    own: dict[Labels, float] = {(HOST,): memory.weights_bytes + memory.kv_bytes}
+    return own | {(tier.name,): tier.most_bytes for tier in stats.tiers}
+
+
+def live(memory: MemoryPlan, stats: Stats) -> dict[Labels, float]:
+    """Of these, the part that holds something: the weights, and blocks in use or cached."""
+    blocks = stats.blocks_total - stats.blocks_free
+    own: dict[Labels, float] = {(HOST,): memory.weights_bytes + blocks * memory.block_bytes}
+    return own | {(tier.name,): tier.used_bytes for tier in stats.tiers}
 
 
 def _value(engine: Engine, source: Callable[[Stats], float]) -> float:
     return source(engine.stats)
+
+
+def _by_tier(engine: Engine, source: Callable[[TierStats], float]) -> dict[Labels, float]:
+    return {(tier.name,): source(tier) for tier in engine.stats.tiers}
 
 
 def _by_model(engine: Engine, source: Callable[[Stats], float], model: str) -> dict[Labels, float]:

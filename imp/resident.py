@@ -27,6 +27,7 @@ from imp.memory import OutOfMemory
 from imp.obs.metrics import Metrics
 from imp.settings import Settings
 from imp.text.tokenizer import InvalidTokenizer, UnsupportedTokenizer
+from imp.tiers.folder import FolderError
 from imp.weights.checkpoint import InvalidModel, UnsupportedModel
 
 log = logging.getLogger("imp.resident")
@@ -38,6 +39,7 @@ MANY_OBJECTS = 40_000
 LOAD_ERRORS = (
     OutOfMemory,
     EncoderGone,
+    FolderError,
     MemoryError,
     OSError,
     models.ModelError,
@@ -234,7 +236,8 @@ class Resident:
             log.error("model %s cannot be loaded again: %s", self._known.name, error)
             raise unavailable("resume_failed", "The model cannot be loaded again; the log says why.") from None
         took_ms = round((time.monotonic() - began) * 1e3)
-        return {"suspended": False, "model": self._known.name, "resume_ms": took_ms, "warm_hits": 0}
+        warm = 0 if self.bundle is None else sum(tier.blocks for tier in self.bundle.scheduler.snapshot().tiers)
+        return {"suspended": False, "model": self._known.name, "resume_ms": took_ms, "warm_hits": warm}
 
     async def _take_in(self, path: Path, settings: Settings) -> None:
         loaded = await asyncio.to_thread(self._load, path, settings)

@@ -279,6 +279,14 @@ class KvCache:
         switches={f"--kv-{name}": name for name in ("fp8", "int8", "int4", "nvfp4", "mxfp4")},
     )
     max_blocks: int = setting(0, "blocks of 16 tokens; 0: chosen from memory", low=0)
+    host_mb: int = setting(0, "memory for blocks that were given up for others, in MiB; 0: none (docs/KV.md)", low=0)
+    disk_dir: Path | None = setting(
+        None,
+        "keep computed prompts in files of this folder, over restarts and swaps of models (docs/KV.md)",
+        flag="--prefix-cache",
+        metavar="DIR",
+    )
+    disk_mb: int = setting(8192, "most that those files may take, in MiB; the least recently used go first", low=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,7 @@ class Request:
     constraint: CompiledGrammar | None = None
     adapter: int | None = None  # the runner's: where it keeps the adapter that is added to the model's matrices
     salt: bytes = b""  # adapter, media, tenant: whatever makes equal tokens mean different KV
+    shares: bool = True  # others may have the same salt, so what is computed is worth keeping for them
     pin: int = 0  # leading tokens of the prompt whose KV is kept for later requests, as far as the budget for it goes
     pool: Pool | None = None  # numbers about the prompt are wanted, no tokens: limits.max_tokens is 0 then
     drafting: Drafting = Drafting()
@@ -381,6 +382,7 @@ class Sequence:
     verified: int = 0
     predicted: int = 0
     predicted_accepted: int = 0
+    looked_below: bool = False  # what is kept below the pool has been fetched, as far as there is any
     guided: int = 0  # leading positions that the draft model has computed
     history: Any = None  # the Lookup's
     drafts: Any = None  # what the scheduler has learnt of guesses about it

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count as counting
 from operator import mul
+from queue import SimpleQueue
 
 from imp.sched.aside import Aside
 from imp.sched.blocks import BlockPool
 from imp.sched.pace import Pace
 from imp.sched.scheduler import Scheduler
 from imp.sched.speculation import Speculation
+from imp.sched.tiers import Below
 from imp.types import (
     Batch,
     Constraint,
@@ -431,13 +433,21 @@ class Stage:
         pace: Pace | None = None,
         aside: Aside | None = None,
         takes: Callable[[Batch], float] | None = None,
+        below: Callable[[BlockPool, ToyRunner], Below] | None = None,
     ) -> None:
-        """takes: seconds of a step; None: no time passes in it."""
+        """takes: seconds of a step; None: no time passes in it.   below: makes what is kept below the pool."""
         self.takes = takes
         self.durations: list[float] = []
         self.runner = runner or ToyRunner(blocks, size)
+        self.letters: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        pool = BlockPool(blocks, size)
+        kept = None
+        if below is not None:
+            assert isinstance(self.runner, ToyRunner)
+            kept = below(pool, self.runner)
+            kept.connect(self.letters.put)
         self.sched = Scheduler(
-            BlockPool(blocks, size),
+            pool,
             context=context,
             max_rows=max_rows,
             max_tokens=max_tokens,
@@ -448,6 +458,7 @@ class Stage:
             pin_budget=blocks // 4 if pin_budget is None else pin_budget,
             pace=pace,
             aside=aside,
+            below=kept,
         )
         self.transcript = Transcript()
         self.now = 0.0
@@ -466,7 +477,12 @@ class Stage:
     def step(self) -> list[Event] | None:
         """One step; None where there is nothing to do."""
         self.now += 1.0
+        self._read_letters()
         batch = self.sched.plan(self.now)
+        while batch is None and self.sched.below is not None and self.sched.below.busy:
+            self.letters.get(timeout=10)()
+            self.sched.check()
+            batch = self.sched.plan(self.now)
         if batch is None:
             return None
         self._check_batch(batch)
@@ -484,6 +500,11 @@ class Stage:
             events = self.sched.apply(batch, results, self.now)
         self.sched.check()
         return self.transcript.add(events)
+
+    def _read_letters(self) -> None:
+        while not self.letters.empty():
+            self.letters.get()()
+            self.sched.check()
 
     def run(self, limit: int = 20_000) -> Transcript:
         """Steps until there is nothing left to do."""

@@ -163,5 +163,12 @@ def _pooling(
         message = f'"{path}" is too large: it has {len(prompt)} tokens; this server accepts at most {limit}'
         raise Refused(message, path, "context_length_exceeded")
     return Request(
-        id, tuple(prompt), sampling, Limits(max_tokens=0), salt=prompt_salt(None, facts), pool=pool, arrived=arrived
+        id,
+        tuple(prompt),
+        sampling,
+        Limits(max_tokens=0),
+        salt=prompt_salt(None, facts),
+        shares=facts.shares_prompts,
+        pool=pool,
+        arrived=arrived,
     )

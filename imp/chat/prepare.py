@@ -238,6 +238,7 @@ def _request(id: str, prompt: list[int], options: Options, facts: ModelFacts, ar
         n=n,
         priority=options.priority or 0,
         salt=prompt_salt(options.cache_salt, facts, options.uses_cache),
+        shares=_shares(options, facts),
         pin=len(prompt) if options.keeps_prompt and _shares(options, facts) else 0,
         arrived=arrived,
         drafting=drafting(options, facts, _shares(options, facts)),

@@ -54,6 +54,7 @@ from .sample import Sampler
 from .simd import detect
 from .threads import Threads
 
+ROPE_SAMPLE = 16  # positions
 LANES = 8  # rows of floats are whole vectors
 ASIDE, ASIDE_ROWS = 64, 8  # positions and sequences of what is computed aside: enough for full speed
 
@@ -418,6 +419,22 @@ class CpuBackend:
 
     def drop_adapter(self, slot: int) -> None:
         self._adapters.drop(slot)
+
+    def read_block(self, block: int) -> np.ndarray:
+        return np.concatenate([plane[block] for plane in self._blocks])
+
+    def write_block(self, block: int, content: np.ndarray) -> None:
+        start = 0
+        for plane in self._blocks:
+            end = start + plane.shape[1]
+            plane[block] = content[start:end]
+            start = end
+
+    def fingerprint(self) -> bytes:
+        """The kernels' folder is named by sources, versions and the processor. A few positions say all of rope."""
+        tables = [table[:ROPE_SAMPLE] for rope in self._ropes.values() if rope for table in (rope.cos, rope.sin)]
+        measured = b"".join(map(np.ndarray.tobytes, [*self.centres.values(), *tables]))
+        return f"{self.kernels.folder.name} {self._kept.name} ".encode() + measured
 
     def run(self, inputs: StepInputs) -> np.ndarray:
         assert self._threads, "load comes first"

@@ -305,7 +305,7 @@ UTILITIES: dict[str, Schema] = {
     "Load": an_object(server_load=COUNT),
     "Health": an_object(
         *("code", "model", "kv_blocks_total", "kv_blocks_used", "kv_block_size", "kv_capacity_tokens"),
-        *("kv_ceiling_blocks", "backend", "speculation"),
+        *("kv_ceiling_blocks", "kv_below", "backend", "speculation"),
         status=one_of("ok", "loading", "unhealthy"),
         code=STRING,
         model_loaded=BOOLEAN,
@@ -318,6 +318,7 @@ UTILITIES: dict[str, Schema] = {
         kv_block_size=COUNT,
         kv_capacity_tokens=COUNT,
         kv_ceiling_blocks=COUNT,
+        kv_below=ANY_OBJECT,
         backend=STRING,
         speculation=ANY_OBJECT,
     ),

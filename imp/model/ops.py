@@ -186,6 +186,16 @@ class Backend(Protocol):
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """KV of all layers from block to block, in this order."""
 
+    def read_block(self, block: int) -> np.ndarray:
+        """A copy of a block's KV of all layers: uint8 [kv_block_bytes]."""
+
+    def write_block(self, block: int, content: np.ndarray) -> None:
+        """Put back what `read_block` gave, now or in an earlier process of the same `fingerprint`, into any block."""
+
+    def fingerprint(self) -> bytes:
+        """What KV depends on besides the model's files, the tokens and our sources: the machine's features, the format,
+        what was measured. Asked after `load` and `centre_keys`."""
+
     def centre_keys(self, tokens: Sequence[int]) -> None:
         """Measure the mean of keys on this prompt, and take it off all that come, where their format does that. Comes
         once, before any other step, or not at all: then keys of such formats are less exact."""

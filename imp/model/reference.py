@@ -103,6 +103,24 @@ class ReferenceBackend:
     def drop_adapter(self, slot: int) -> None:
         del self.adapters[slot]
 
+    def read_block(self, block: int) -> np.ndarray:
+        return np.concatenate([plane.reshape(-1).view(np.uint8) for plane in self._planes(block)])
+
+    def write_block(self, block: int, content: np.ndarray) -> None:
+        start = 0
+        for plane in self._planes(block):
+            end = start + plane.nbytes
+            plane[:] = content[start:end].view(plane.dtype).reshape(plane.shape)
+            start = end
+
+    def _planes(self, block: int) -> list[np.ndarray]:
+        """The block's part of every layer's keys and values."""
+        size = self.limits.block_size
+        return [plane[block * size : (block + 1) * size] for plane in (*self.keys, *self.values)]
+
+    def fingerprint(self) -> bytes:
+        return f"{np.__version__} {self.kv_format(self.model)}".encode() + b"".join(map(bytes, self.centres.values()))
+
     def run(self, inputs: StepInputs) -> np.ndarray:
         self.inputs = inputs
         return self.model.forward(self).astype(np.float32)

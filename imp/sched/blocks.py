@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
@@ -59,6 +59,7 @@ class Content:
     tokens: list[int]  # of its computed positions
     before: int | bytes  # the block it goes on from; of a first block the salt
     hash: bytes | None = None  # None: it is not full
+    lasting: bool = False  # full, and others may want it: worth being kept elsewhere
     behind: dict[int, None] = field(default_factory=dict)  # known blocks that go on from it, latest last
 
 
@@ -78,6 +79,9 @@ class BlockPool:
         self._pin_refs: Counter[int] = Counter()
         self.known = 0  # blocks whose content is known, whoever holds them
         self.evictions = 0
+        # told of lasting blocks, with their hashes: that one was filled, and that one is about to be evicted
+        self.on_filled: Callable[[int, bytes], None] = _unwatched
+        self.on_leaving: Callable[[int, bytes], None] = _unwatched
 
     @property
     def available(self) -> int:
@@ -129,7 +133,7 @@ class BlockPool:
                 best = block, rows
         return best
 
-    def publish(self, block: int, h: bytes, tokens: list[int], before: int | bytes) -> int:
+    def publish(self, block: int, h: bytes, tokens: list[int], before: int | bytes, lasting: bool = False) -> int:
         """Offer a full block to later requests. Returns the block to hold from now on: this one, or an equal one that
         was known already and is held in its place."""
         if not self._reaches(before):
@@ -139,10 +143,12 @@ class BlockPool:
             return block
         if known is None:
             if own is None:
-                self._know(block, Content(tokens, before, h))
+                self._know(block, Content(tokens, before, h, lasting))
             else:  # it was offered while it filled
-                own.tokens, own.hash = tokens, h
+                own.tokens, own.hash, own.lasting = tokens, h, lasting
             self.by_hash[h] = block
+            if lasting:
+                self.on_filled(block, h)
             return block
         if not self._holds(known, tokens, before):
             return block
@@ -228,12 +234,18 @@ class BlockPool:
         if count > self.available:
             return None
         while len(self.blank) < count:
-            self._forget(next(iter(self.idle)))
-            self.evictions += 1
+            self._evict(next(iter(self.idle)))
         taken = [self.blank.pop() for _ in range(count)]
         for b in taken:
             self.refs[b] = 1
         return taken
+
+    def _evict(self, block: int) -> None:
+        content = self.content[block]
+        if content is not None and content.lasting and content.hash is not None:
+            self.on_leaving(block, content.hash)
+        self._forget(block)
+        self.evictions += 1
 
     def release(self, blocks: list[int]) -> None:
         """One holder less, last block first: a prefix must outlive its continuations."""
@@ -304,3 +316,6 @@ class BlockPool:
         for b in self.idle:
             assert seen.issuperset(known[b].behind), "a block would be evicted before those behind it"
             seen.add(b)
+
+
+def _unwatched(block: int, h: bytes) -> None: ...

@@ -53,7 +53,7 @@ class Places:
         """From `waiting` to `running`, with blocks for all its tokens, where there is room, or others have to make it.
 
         found: what of it the cache has.   False: it has to wait."""
-        while not self._fits(seq, found):
+        while not self.fits(seq, found):
             if self.enter_for_others(seq, found, self.pool.available):
                 return True
             if self.running or not self.pool.unpin_oldest():
@@ -98,6 +98,7 @@ class Places:
         offer_rest(self.pool, seq)
         self.pool.release(seq.blocks)
         seq.blocks, seq.computed, seq.published, seq.draft, seq.pooled = [], 0, 0, [], None
+        seq.looked_below = False
         if len(seq.prompt_logprobs) < len(seq.request.prompt):
             seq.prompt_logprobs = []
 
@@ -165,7 +166,8 @@ class Places:
         """Blocks that are kept back, when somebody is let in, for what those who run are expected to say still."""
         return min(self.growth(self.running), self.pool.available)
 
-    def _fits(self, seq: Sequence, found: Found) -> bool:
+    def fits(self, seq: Sequence, found: Found) -> bool:
+        """Whether there is a place and there are blocks, with nobody going for it."""
         if len(self.running) == self.max_rows:
             return False
         if self._growth is None:

@@ -61,7 +61,8 @@ def publish(pool: BlockPool, seq: Sequence) -> None:
     hashes, blocks = hashes_of(pool, seq), seq.blocks
     for i in range(seq.published, full):
         before = blocks[i - 1] if i else seq.request.salt
-        blocks[i] = pool.publish(blocks[i], hashes[i], seq.tokens[i * size : (i + 1) * size], before)
+        tokens = seq.tokens[i * size : (i + 1) * size]
+        blocks[i] = pool.publish(blocks[i], hashes[i], tokens, before, seq.request.shares)
     seq.published = full
 
 

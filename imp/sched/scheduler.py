@@ -25,10 +25,11 @@ from imp.sched.blocks import BlockPool
 from imp.sched.output import DeadEnd, End, accept, account, collect_prompt_logprobs, confirmed, release, used
 from imp.sched.pace import Load, Pace
 from imp.sched.places import Places
-from imp.sched.room import find, hashes_of, offer_rest, publish, reads_cache, room, shareable
+from imp.sched.room import Found, find, hashes_of, offer_rest, publish, reads_cache, room, shareable
 from imp.sched.shares import shares
 from imp.sched.speculation import Speculation
 from imp.sched.stats import Counters, Stats, snapshot
+from imp.sched.tiers import Below
 from imp.sched.turns import AGE, Turns, outranks, rank
 from imp.types import (
     Batch,
@@ -59,6 +60,7 @@ class Scheduler:
     prompt_cap: positions of prompts in a step that has decode rows, so that a long prompt never holds up the others.
     pin_budget: blocks that pins may keep.                  pace: how long steps may take.
     aside: what the runner can compute aside; unless said, nothing.
+    below: what is kept below the pool.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Scheduler:
         pin_budget: int = 0,
         pace: Pace | None = None,
         aside: Aside | None = None,
+        below: Below | None = None,
     ) -> None:
         if not 1 <= max_rows <= min(max_tokens, max_logit_rows):
             raise ValueError("max_rows must be at least 1 and at most max_tokens and max_logit_rows")
@@ -91,6 +94,7 @@ class Scheduler:
         self.pin_budget = pin_budget
         self.pace = pace or Pace()
         self.aside = aside or Aside()
+        self.below = below
         self._counters = Counters()
         self.places = Places(pool, max_rows, self._counters)
         self.waiting, self.running = self.places.waiting, self.places.running
@@ -138,10 +142,12 @@ class Scheduler:
         return [] if started or not waiting else [self._fail(request_id, code, message)]
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached prompts and pins, and outputs kept for guesses. False, and nothing is done, while any
-        sequence holds blocks."""
+        """Forget all cached prompts and pins, wherever they are kept, and outputs kept for guesses. False, and nothing
+        is done, while any sequence holds blocks."""
         if self.running:
             return False
+        if self.below is not None:
+            self.below.forget()
         self.pool.reset()
         self.speculation.forget()
         return True
@@ -149,9 +155,12 @@ class Scheduler:
     # -- one step ---------------------------------------------------------------------------------
 
     def plan(self, now: float) -> Batch | None:
-        """The next step, or None where there is nothing to do. Every live request gets on sooner or later."""
+        """The next step, or None where there is nothing to do before something is posted or comes from below. Every
+        live request gets on sooner or later."""
         assert not self._in_step
         running = self.running
+        if self.below is not None:
+            self.below.turn()
         if not running and not self.waiting:
             return None
         self.places.begin_step()
@@ -168,7 +177,9 @@ class Scheduler:
         aside, prompts = self._put_aside([seq for seq in prompts if seq.blocks], decode_rows, hurried)
         if prompts:
             rows += self._prompt_rows(prompts, self._prompt_budget(prompts, positions, keys), self._spare_logits(rows))
-        assert rows or aside, "there are live sequences, but none of them can go on"
+        if not rows and not aside:
+            assert self.below is not None and self.below.busy, "there are live sequences, but none of them can go on"
+            return None
         for row in (*rows, *aside):
             if not row.seq.started:
                 row.seq.scheduled_at = now
@@ -239,12 +250,14 @@ class Scheduler:
         """Everything others may know about this moment."""
         running = len(self.running)
         waiting = sum(self._live.values()) - running
-        return snapshot(self._counters, self.pool, waiting, running, self.places.reserved, self.speculation.mode)
+        tiers = () if self.below is None else self.below.stats()
+        reserved, mode = self.places.reserved, self.speculation.mode
+        return snapshot(self._counters, self.pool, waiting, running, reserved, mode, tiers)
 
     def check(self) -> None:
         """Assert every invariant; call it between steps."""
         everyone = list(self.places.everyone())
-        self.pool.check([seq.blocks for seq in everyone])
+        self.pool.check([*(seq.blocks for seq in everyone), *([] if self.below is None else self.below.held())])
         assert self.waiting == sorted(self.waiting, key=rank) and self.running == sorted(self.running, key=rank)
         assert len(self.running) <= self.max_rows
         live: dict[str, int] = {}
@@ -362,7 +375,7 @@ class Scheduler:
             wanted = shareable(self.pool, seq)
             found = find(self.pool, seq, wanted)
             cached = len(found.blocks)
-            if not coming.isdisjoint(wanted[cached : cached + 1]):
+            if not coming.isdisjoint(wanted[cached : cached + 1]) or self._awaited(seq, wanted, found):
                 continue
             with_it = prompts.copy()
             insort(with_it, seq, key=rank)
@@ -382,6 +395,15 @@ class Scheduler:
             self._turns.let_in(seq)
             prompts[:] = [each for each in with_it if each.blocks]  # some may have had to go for it
             coming |= self._blocks_to_come([seq])
+
+    def _awaited(self, seq: Sequence, wanted: list[bytes], found: Found) -> bool:
+        """Whether it is better for it to wait for blocks from below. One for which there is no room yet is not helped
+        by them, and while some that come hold blocks, nobody's pins go for one that nothing else keeps out."""
+        if self.below is None:
+            return False
+        if self.places.fits(seq, found):
+            return self.below.awaited(seq, wanted, found.blocks)
+        return self.below.busy and not self.running
 
     def _blocks_to_come(self, prompts: list[Sequence]) -> set[bytes]:
         """Hashes of the blocks that these will publish next."""
@@ -507,6 +529,8 @@ class Scheduler:
         return [seq for seq in self.places.everyone() if seq.request.id == request_id]
 
     def _leave(self, seq: Sequence) -> None:
+        if self.below is not None:
+            self.below.ended(seq)
         self.places.leave(seq)
         self.speculation.ended(seq)
 

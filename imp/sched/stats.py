@@ -55,6 +55,21 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class TierStats:
+    """A place for blocks below the pool: what lies there now, and counts of blocks since it was opened."""
+
+    name: str
+    blocks: int
+    used_bytes: int
+    most_bytes: int
+    stored: int
+    restored: int
+    evicted: int
+    rejected: int = 0  # not what they should be
+    lost: int = 0  # that could not be kept
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """Gauges at the end of a step, and the counters of `Counters`.
 
@@ -93,10 +108,17 @@ class Stats:
     verify_steps: int = 0
     miss_steps: int = 0
     speculation: tuple[str, str] = ("off", "no drafter is configured")  # what guesses, and why that, for people
+    tiers: tuple[TierStats, ...] = ()
 
 
 def snapshot(
-    counters: Counters, pool: BlockPool, waiting: int, running: int, reserved: int, speculation: tuple[str, str]
+    counters: Counters,
+    pool: BlockPool,
+    waiting: int,
+    running: int,
+    reserved: int,
+    speculation: tuple[str, str],
+    tiers: tuple[TierStats, ...],
 ) -> Stats:
     c = counters
     return Stats(
@@ -131,4 +153,5 @@ def snapshot(
         verify_steps=c.verify_steps,
         miss_steps=c.miss_steps,
         speculation=speculation,
+        tiers=tiers,
     )

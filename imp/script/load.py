@@ -9,6 +9,7 @@ from pathlib import Path
 from imp import bundle
 from imp.bundle import Bundle, ModelCard
 from imp.memory import BLOCK_SIZE, MemoryPlan
+from imp.sched.blocks import BlockPool
 from imp.sched.speculation import Speculation
 from imp.script import file, vocabulary
 from imp.script.file import Script, ScriptError
@@ -50,6 +51,7 @@ def build(script: Script, settings: Settings) -> Bundle:
     pieces = dict.fromkeys(piece for reply in script.replies for piece in reply.pieces)
     tokenizer = vocabulary.tokenizer(bundle.template_source(chosen, source) or "", script.control, pieces)
     memory = _memory(script.context, settings)
+    pool = BlockPool(memory.blocks, BLOCK_SIZE)
     constraints = bundle.constraint_compiler(tokenizer, settings)
     replies = [(reply, vocabulary.token_ids(reply.pieces, tokenizer)) for reply in script.replies]
     runner = ScriptRunner(replies, script.loop, tokenizer, lambda: constraints.tables.rank)
@@ -62,7 +64,7 @@ def build(script: Script, settings: Settings) -> Bundle:
         tokenizer=tokenizer,
         backend=ScriptBackend(len(script.replies), script.loop),
         runner=runner,
-        scheduler=bundle.scheduler(tokenizer, memory, bundle.step_limits(memory, settings), settings, guesses),
+        scheduler=bundle.scheduler(tokenizer, pool, memory, bundle.step_limits(memory, settings), settings, guesses),
         memory=memory,
     )
 

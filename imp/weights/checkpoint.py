@@ -31,6 +31,7 @@ class Checkpoint(Protocol):
     """An opened model. Names and config are Hugging Face's, whatever the format."""
 
     path: Path
+    files: tuple[Path, ...]  # that tensors and config are read from
     config: dict[str, Any]  # as config.json; `norm_weight_offset` 0 where gemma's norms already have their 1 added
     generation: dict[str, Any]  # sampling defaults, as generation_config.json; {} where there are none
     chat_template: str | None

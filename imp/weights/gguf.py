@@ -42,6 +42,7 @@ class GgufCheckpoint:
         keys = Keys(first.metadata, name, first.file.invalid)
         check_vocabulary(keys)
         self.path = path
+        self.files = tuple(part.file.path for part in files)
         self.config = config_of(keys, tensors)
         self.generation = generation_of(keys)
         self.pooling = pooling_of(keys)

@@ -44,6 +44,7 @@ class SafetensorsCheckpoint:
         """Raises InvalidModel and UnsupportedModel. Reads headers only; weights are read when used."""
         self.path = path
         self._tensors = read_all(path)
+        self.files = (path / "config.json", *sorted({entry.file.path for entry in self._tensors.values()}))
         self.config = read_json(path / "config.json", required=True)
         self.generation = read_json(path / "generation_config.json")
         self.pooling = pooling_of(read_json(path / "1_Pooling" / "config.json"))

@@ -137,6 +137,53 @@ def test_what_is_computed_aside_is_the_same_bits_whatever_runs_in_between(folder
     backend.close()
 
 
+@pytest.mark.parametrize("dtype", [*FORMATS, "reference"])
+def test_blocks_that_were_put_away_serve_another_backend_as_if_it_had_computed_them(folder, dtype):
+    model, tokens = arch.build(checkpoint("llama")), tiny.prompt("llama")
+
+    def fresh():
+        made = ReferenceBackend() if dtype == "reference" else CpuBackend(2, folder, kv_dtype=dtype)
+        made.load(model, TINY)
+        made.centre_keys(list(reversed(tokens)))
+        return made
+
+    first, second = fresh(), fresh()
+    wanted = first.run(step([(tokens, 0, (0, 1, 2))], wanted=range(32, 40))).copy()
+    put_away = [first.read_block(block) for block in (0, 1)]
+    assert {(each.dtype, each.nbytes) for each in put_away} == {(np.dtype(np.uint8), first.kv_block_bytes(model, 16))}
+    for block, content in zip((7, 4), put_away, strict=True):
+        second.write_block(block, content)
+    found = second.run(step([(tokens[32:], 32, (7, 4, 2))], wanted=range(8)))
+    if dtype == "reference":  # the library's products depend on how many rows there are
+        np.testing.assert_allclose(found, wanted, atol=1e-3)
+    else:
+        np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
+    assert first.fingerprint() == second.fingerprint()
+    first.close()
+    second.close()
+
+
+def test_a_fingerprint_tells_apart_what_gives_other_numbers(folder):
+    made = []
+    for name, context, dtype in (
+        ("llama", 0, "fp16"),
+        ("llama", 0, "int8"),
+        ("llama", 0, "bf16"),
+        ("gemma3", 0, "fp16"),
+    ):
+        backend = CpuBackend(1, folder, kv_dtype=dtype)
+        backend.load(arch.build(checkpoint(name), context), TINY)
+        made.append(backend.fingerprint())
+        backend.centre_keys(tiny.prompt(name))
+        made.append(backend.fingerprint())
+        backend.close()
+    assert len(set(made)) == 5  # only codes are centred
+    scaled = CpuBackend(1, folder, kv_dtype="fp16")
+    scaled.load(arch.build(checkpoint("llama", rope_scaling={"rope_type": "linear", "factor": 4.0})), TINY)
+    assert scaled.fingerprint() not in made
+    scaled.close()
+
+
 @pytest.fixture(scope="module")
 def smollm2(smollm2_path: Path):
     return arch.build(open_checkpoint(smollm2_path))

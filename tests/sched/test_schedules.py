@@ -9,20 +9,24 @@ time. All invariants are checked after every step.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from imp.sched.aside import Aside
+from imp.sched.blocks import BlockPool
 from imp.sched.costs import StepCosts
 from imp.sched.pace import Pace
 from imp.sched.speculation import Speculation
+from imp.sched.tiers import Below
 from imp.speculate.lookup import SuffixLookup
 from imp.types import Batch, Drafting, Limits, Reason, Request, Sampling
 from tests.toys import EOS, LANGUAGE, AllowList, Stage, ToyRunner, reference
 
 SEEDS, CHUNK = 520, 40
+MakeBelow = Callable[[BlockPool, ToyRunner], Below]
 
 
 def make_drafter(rng: random.Random, longest: int):
@@ -85,7 +89,7 @@ def make_request(rng: random.Random, i: int, prefixes: list[tuple[int, ...]], le
     )
 
 
-def play(seed: int, folder: Path) -> tuple[Stage, dict[str, Request], set[str]]:
+def play(seed: int, folder: Path, below: MakeBelow | None = None) -> tuple[Stage, dict[str, Request], set[str]]:
     rng = random.Random(seed)
     size = rng.choice([1, 2, 4, 8])
     blocks = rng.choice([rng.randrange(60 // size, 120 // size), rng.randrange(90 // size, 400 // size)])
@@ -105,6 +109,7 @@ def play(seed: int, folder: Path) -> tuple[Stage, dict[str, Request], set[str]]:
         pace=Pace(rng.choice([None, 0.001, 0.03, 10.0])),
         takes=seconds,
         aside=rng.choice([None, Aside(rng.randrange(1, 40), rng.randrange(1, 5))]),
+        below=below,
     )
     stage.runner.piece = lambda: rng.randrange(1, 12)
     for _ in range(rng.choice([0, 50])):  # experience tells that outputs are short

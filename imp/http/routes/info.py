@@ -32,12 +32,17 @@ async def health(services: Services, request: HttpRequest) -> Response:
             "kv_block_size": loaded.memory.block_size,
             "kv_capacity_tokens": loaded.memory.kv_tokens,
             "kv_ceiling_blocks": stats.blocks_total,
+            "kv_below": {each.name: _place(each) for each in stats.tiers},
             "backend": loaded.backend.name,
             "speculation": {"mode": mode, "why": why},
         }
         if engine.faulted:
             return json_response(body | {"status": "unhealthy", "code": "engine_faulted"}, 503)
     return json_response(body)
+
+
+def _place(tier: Any) -> dict[str, int]:
+    return {"blocks": tier.blocks, "bytes": tier.used_bytes, "max_bytes": tier.most_bytes, "rejected": tier.rejected}
 
 
 async def ready(services: Services, request: HttpRequest) -> Response:
