@@ -1,0 +1,230 @@
+"""Mistakes put into the kernels one at a time: every one has to be found by a check of the kernels' own tests.
+
+An edit replaces text that occurs once in its file. What finds it is a call of a test, chosen for its size; the test runs in
+order, shuffled with races looked for, and with copies that land late or at once, as always.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from imp.cuda import compile as compiling
+from tests.gpu import kernels
+from tests.gpu import test_kernels_attend as attend
+from tests.gpu import test_kernels_linear as linear
+from tests.gpu import test_kernels_rotate as rotate
+from tests.gpu import test_kernels_rows as rows
+from tests.gpu.emulator import EmulatorError
+from tests.gpu.packing import BF16, F16, F32, INT4, INT4M, INT8, INT8H, INT8M
+
+Check = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`check` passes on the kernels as they are, and must fail once `before` has become `after`."""
+
+    file: str
+    before: str
+    after: str
+    check: Check
+
+    def __str__(self) -> str:
+        return f"{self.file}: {' '.join(self.before.split())} -> {' '.join(self.after.split()) or 'nothing'}"
+
+    def applied(self) -> str:
+        """The file with the mistake. Raises AssertionError where the text is not there exactly once."""
+        text = (compiling.KERNELS / self.file).read_text()
+        assert text.count(self.before) == 1, f"{self.file} has {text.count(self.before)} times {self.before!r}"
+        return text.replace(self.before, self.after)
+
+
+@contextmanager
+def mistaken(mutation: Mutation, folder: Path) -> Iterator[None]:
+    """Kernels with the mistake in the place of ours. folder: for a copy of them."""
+    text, ours = mutation.applied(), compiling.KERNELS
+    shutil.copytree(ours, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / mutation.file).write_text(text)
+    compiling.KERNELS = folder
+    _forget()
+    try:
+        yield
+    finally:
+        compiling.KERNELS = ours
+        _forget()
+
+
+def _forget() -> None:
+    compiling._headers.cache_clear()
+    kernels.module.cache_clear()
+
+
+def found(mutation: Mutation, folder: Path) -> str | None:
+    """How the check fails, in a line, or None if it does not. A mistake that does not compile is none: CompileError."""
+    with mistaken(mutation, folder):
+        try:
+            mutation.check()
+        except EmulatorError as error:
+            return str(error)
+        except AssertionError as error:
+            return "wrong numbers: " + " ".join(str(error).split())[:100]
+    return None
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+
+def product(format: int, tokens: int = 5, outputs: int = 33, columns: int = 320) -> Check:
+    return lambda: linear.test_product(format, tokens, outputs, columns)
+
+
+def tiled(format: int) -> Check:
+    return lambda: linear.test_bits_do_not_depend_on_other_tokens(format)
+
+
+def finished(format: int) -> Check:
+    return lambda: linear.test_bias_scales_and_sum(format)
+
+
+LINEAR = [
+    Mutation("linear_mma.cuh", "    __syncthreads();\n", "", product(INT4)),
+    Mutation("linear_mma.cuh", "lane % 4 * 2 + i % 2]", "lane % 4 * 2 + i / 2]", product(F16)),
+    Mutation("linear_mma.cuh", "lane / 4 + 8 * (i / 2)]", "lane / 4 + 8 * (i % 2)]", product(F16)),
+    Mutation("linear_mma.cuh", "p.ldx + lane % 4 * 4", "p.ldx + lane % 4 * 2", product(F16)),
+    Mutation("linear_mma.cuh", "token < p.tokens ? (const u16*)", "true ? (const u16*)", product(BF16)),
+    Mutation("linear_mma.cuh", "if (later < records) ahead", "ahead", product(INT8)),
+    Mutation("linear_mma.cuh", "s.load(p, tile0, later, records)", "s.load(p, tile0, record, records)", product(F16, 5, 33, 576)),
+    Mutation("linear_mma.cuh", "W::read(p.scales, at, lane / 4 + 8)", "W::read(p.scales, at, lane / 4)", product(INT8)),
+    Mutation("linear_mma.cuh", "r % 2 ? record.high[t] : record.low[t]", "r / 2 ? record.high[t] : record.low[t]", product(INT4)),
+    Mutation("linear_mma.cuh", "min(tile0 + t, tiles - 1)", "(tile0 + t)", tiled(INT8)),
+    Mutation("linear_mma.cuh", "for (int other = 1; other < WARPS; other++) sum += partial[other][token][row];",
+             "for (int other = WARPS - 1; other > 0; other--) sum += partial[other][token][row] * (N == 8 ? 1.0000002f : 1.f);", tiled(F16)),
+    Mutation("linear_mma.cuh", "s.add(now, record * COLUMNS)", "s.add(now, first * COLUMNS)", product(F16)),
+    Mutation("linear.cu", "token >= p.tokens || row >= p.rows", "token >= p.tokens", product(F16, 1, 40)),
+    Mutation("linear.cu", "token >= p.tokens || row >= p.rows", "row >= p.rows", tiled(INT8)),
+    Mutation("linear.cu", "if (p.bias) sum += p.bias[row];", "if (p.bias) sum += p.bias[token];", finished(F16)),
+    Mutation("linear.cu", "sum *= p.xscale[token]", "sum *= p.xscale[0]", finished(F16)),
+    Mutation("linear.cu", "p.add ? *y + sum : sum", "sum", finished(INT8)),
+    Mutation("weights.cuh", "twice(0xe400 + zero));\n}\n// register r of step", "twice(0xe401 + zero));\n}\n// register r of step", product(INT4)),
+    Mutation("weights.cuh", "integers(bytes_of(v, step, r), 128), twice(d)", "integers(bytes_of(v, step, r), 127), twice(d)", product(INT8)),
+    Mutation("weights.cuh", "0x64646464, 0x4140", "0x64646464, 0x4041", product(INT8M)),
+    Mutation("weights.cuh", "word(v, 2 * step + r / 2) >> 16 * (r % 2)", "word(v, 2 * step + r % 2) >> 16 * (r / 2)", product(INT8)),
+    Mutation("weights.cuh", "twice((u16)(s >> 16 * step))", "twice((u16)s)", product(INT8H)),
+    Mutation("weights.cuh", "twice((u16)(s >> 16 * (step / 2)))", "twice((u16)(s >> 16 * (step % 2)))", product(INT4)),
+    Mutation("weights.cuh", "u32 pair = step / 2 ? s.y : s.x;", "u32 pair = s.x;", product(INT4M)),
+    Mutation("linear_exact.cuh", "fmaf(weight, ((const", "fmaf(weight * 1.0001f, ((const", product(F32)),
+    Mutation("linear_exact.cuh", "min(token0 + first + i * stride, p.tokens - 1)", "(token0 + first + i * stride)", product(F32)),
+    Mutation("linear_exact.cuh", "            finish(p, token0 + token, tile0 * TILE + at, sum);\n        }\n        __syncthreads();",
+             "            finish(p, token0 + token, tile0 * TILE + at, sum);\n        }", tiled(F32)),
+]  # fmt: skip
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+def attention(kind: str = "fp16", rows: int = 16, split: bool = False, **more: float) -> Check:
+    """A chunk of three and a single token, over more than one tile of keys."""
+
+    def check() -> None:
+        given = {"d": 64, "group": 4, "kv_heads": 2, "new": (3, 1), "contexts": (70, 133), **more}
+        case = attend.Case(kind, **given)  # type: ignore[arg-type]
+        assert kernels.error(case.attend(rows, split), case.expected) < attend.tolerance(kind)
+
+    return check
+
+
+def splits() -> None:
+    """Whoever merges, the numbers are right, and the same."""
+    case = attend.Case("fp16", 32, group=2, kv_heads=1, new=(2,), contexts=(1030,))
+    together = case.attend(16, False)
+    assert kernels.error(together, case.expected) < attend.tolerance("fp16")
+    assert (case.attend(16, True) == together).all(), "bits depend on who merges"
+
+
+ATTEND = [
+    Mutation("attend.cu", "bool seen = key <= position &&", "bool seen = key < position &&", attention()),
+    Mutation("attend.cu", "key > position - window)", "key >= position - window)", attention(window=40)),
+    Mutation("attend.cu", "s.end = s.first_position + tokens;", "s.end = s.first_position + 1;", attention()),
+    Mutation("attend.cu", "contexts[tile.sequence] - count + tile.token", "contexts[tile.sequence] - count", attention(rows=16, group=8, new=(5, 1))),
+    Mutation("attend.cu", "s.first_position - window + 1) / KEYS * KEYS", "s.first_position - window + 1 + KEYS) / KEYS * KEYS", attention(window=40)),
+    Mutation("attend.cu", "table + table_starts[tile.sequence]", "table", attention()),
+    Mutation("attend.cu", "score = capped(score, softcap)", "score = score", attention(softcap=2.0)),
+    Mutation("attend.cu", "exp2_of(m - top), exp2_of(split_m - top)", "1.f, exp2_of(split_m - top)", splits),
+    Mutation("attend.cu", "split < min(splits, counts[5])", "split < splits", attention(split=True)),
+    Mutation("attend.cu", "sum = __fmaf_rn(sum, f.total, __fmul_rn(split_sum, f.split));", "sum = sum * f.total + split_sum;", splits),
+    Mutation("attend.cu", "o[i] = merged(o[i], part[i * 32 + lane], f);", "o[i] += part[i * 32 + lane];", splits),
+    Mutation("attend.cu", "blockIdx.y >= counts[4] ||", "", attention()),
+    Mutation("attend_mma.cuh", "        __syncthreads();  // keys are there\n", "", attention()),
+    Mutation("attend_mma.cuh", "        copies_wait<1>();\n        __syncthreads();  // keys are there", "        copies_wait<2>();\n        __syncthreads();", attention()),
+    Mutation("attend_mma.cuh", "        copies_wait<1>();\n        __syncthreads();  // values are there", "        copies_wait<2>();\n        __syncthreads();", attention()),
+    Mutation("attend_mma.cuh", "        __syncthreads();  // values are there\n", "", attention()),
+    Mutation("attend_mma.cuh", "        __syncthreads();  // keys are used, scores are exchanged\n", "", attention()),
+    Mutation("attend_mma.cuh", "        __syncthreads();  // values are used\n", "", attention()),
+    Mutation("attend_mma.cuh", "now.sum[h] *= kept;", "", attention()),
+    Mutation("attend_mma.cuh", "now.o[i][2 * h] *= kept, now.o[i][2 * h + 1] *= kept;", ";", attention()),
+    Mutation("attend_mma.cuh", "lane % 8 + lane / 16 * 8;\n                load_matrices(b, keys", "lane % 16;\n                load_matrices(b, keys", attention()),
+    Mutation("attend_mma.cuh", "Kept::mma(scores[n + 1], a, b[2], b[3]);", "Kept::mma(scores[n + 1], a, b[3], b[2]);", attention()),
+    Mutation("attend_mma.cuh", "load_matrices_turned(b, values", "load_matrices(b, values", attention()),
+    Mutation("attend_mma.cuh", "{weights[2 * n][0], weights[2 * n][1], weights[2 * n + 1][0], weights[2 * n + 1][1]}",
+             "{weights[2 * n][0], weights[2 * n + 1][0], weights[2 * n][1], weights[2 * n + 1][1]}", attention()),
+    Mutation("attend_mma.cuh", "there = min(key, span.end - 1);", "there = key;", attention(new=(3,), contexts=(70,))),
+    Mutation("attend_mma.cuh", "if (row >= span.rows) continue;", "", attention(split=True)),
+    Mutation("attend_mma.cuh", "row < span.rows ? *(const u32*)query(row, column) : 0", "*(const u32*)query(row, column)", attention()),
+    Mutation("attend_mma.cuh", "            now.reset();\n        }\n    }\n    copies_wait<0>();", "        }\n    }\n    copies_wait<0>();", splits),
+    Mutation("attend_mma.cuh", "    __syncthreads();\n    for (int row = warp;", "    for (int row = warp;", attention()),
+    Mutation("attend_exact.cuh", "        __syncthreads();\n        for (int key = 0; key < KEYS; key++)", "        for (int key = 0; key < KEYS; key++)", attention(kind="fp32")),
+    Mutation("attend_exact.cuh", "now[r].sum = fmaf(now[r].sum, f, warp_sum(sum));", "now[r].sum += warp_sum(sum);", attention(kind="fp32")),
+]  # fmt: skip
+
+# -- keys and values, rows ---------------------------------------------------------------------------------------------
+
+
+def stored(kind: str, d: int = 64) -> Check:
+    return lambda: rotate.test_what_is_kept_is_what_the_format_says(kind, d)
+
+
+def roped(kind: str = "fp16") -> Check:
+    return lambda: rotate.test_norms_and_rope(kind, 64, 32)
+
+
+def normed(form: str = "f16") -> Check:
+    return lambda: rows.test_norm_as_an_operand(form, 3, 200)
+
+
+def gelu() -> None:
+    rows.test_gated_activations("f16", 1, rows.gelu_tanh, 3, 200)
+
+
+ROWS = [
+    Mutation("kv.cuh", "for (int half = 1; half < TURNING; half *= 2) {\n        __syncwarp();", "for (int half = 1; half < TURNING; half *= 2) {", stored("int8")),
+    Mutation("kv.cuh", "start + BLOCK * CODES + offset * SCALES", "start + BLOCK * CODES + offset", stored("int8")),
+    Mutation("kv.cuh", "(size_t)(2 * head + second)", "(size_t)(head + second)", stored("fp16")),
+    Mutation("kv.cuh", "fminf(fmaxf(rintf(y), -127.f), 127.f)", "fminf(fmaxf(truncf(y), -127.f), 127.f)", stored("int8")),
+    Mutation("kv.cuh", "fminf(ceilf(__fmul_rn(width, inverse_of(unit))), 255.f)", "fminf(rintf(__fmul_rn(width, inverse_of(unit))), 255.f)", stored("int4")),
+    Mutation("kv.cuh", "power = exponent > 2 ? exponent - 2 : 0", "power = exponent > 2 ? exponent - 1 : 0", stored("mxfp4")),
+    Mutation("kv.cuh", "__fmul_rn(__fmul_rn(largest, 1.f / 6), inverse_of(whole))", "__fmul_rn(__fmul_rn(largest, 1.f / 7), inverse_of(whole))", stored("nvfp4")),
+    Mutation("kv.cuh", "x[i] = KV == INT4_KV ? (float)code * scale + least", "x[i] = KV == INT4_KV ? (float)code * scale", attention(kind="int4")),
+    Mutation("kv.cuh", "* (-1.f / 16) * scale;\n    } else if", "* (1.f / 16) * scale;\n    } else if", attention(kind="int4")),
+    Mutation("rotate.cu", "x[i + half] = b * cos[i] + a * sin[i];", "x[i + half] = b * cos[i] - a * sin[i];", roped()),
+    Mutation("rotate.cu", "rsqrtf(warp_sum(sum) / D + eps)", "rsqrtf(sum / D + eps)", roped()),
+    Mutation("rotate.cu", "slot / BLOCK, slot % BLOCK", "slot / BLOCK, slot % 8", stored("fp16")),
+    Mutation("rotate.cu", "if (token >= counts[0]) return;", "", stored("fp16")),
+    Mutation("rotate.cu", "for (int i = H * D + lane; head == H - 1 && i < ldq; i += 32)", "for (int i = H * D + lane; head == H && i < ldq; i += 32)", stored("fp16", 80)),
+    Mutation("prelude.cuh", "room[threadIdx.x / 32] = x;\n    __syncthreads();", "room[threadIdx.x / 32] = x;", normed()),
+    Mutation("prelude.cuh", "for (int step = 16; step; step >>= 1) x += __shfl", "for (int step = 8; step; step >>= 1) x += __shfl", normed()),
+    Mutation("norm.cu", "(float)columns + eps", "(float)(columns + 4) + eps", normed()),
+    Mutation("norm.cu", "(size_t)(rows ? rows[i] : i)", "(size_t)i", rows.test_norm_of_chosen_rows),
+    Mutation("norm.cu", "if (i >= counts[word]) return;", "", rows.test_norm_of_chosen_rows),
+    Mutation("rows.cuh", "if (column + 3 < count) return", "if (column < count) return", lambda: rows.test_norm_as_an_operand("f32", 2, 61)),
+    Mutation("glu.cu", "int power = max(0,", "int power = min(0,", gelu),
+    Mutation("glu.cu", "0.044715f * gate * gate * gate", "0.044715f * gate * gate", gelu),
+    Mutation("glu.cu", "        __syncthreads();\n        UNROLL\n        for (int warp", "        UNROLL\n        for (int warp", gelu),
+    Mutation("convert.cu", "min(columns, (int)(blockIdx.y + 1) * THREADS * 4)", "(int)(blockIdx.y + 1) * THREADS * 4", rows.test_cap_on_logits),
+    Mutation("embed.cu", "tokens[blockIdx.x] % TILE", "tokens[blockIdx.x] % 8", lambda: rows.test_embedding(INT4)),
+    Mutation("embed.cu", "row % 8 * 4 + part", "row % 4 * 8 + part", lambda: rows.test_embedding(INT8)),
+]  # fmt: skip
+
+MUTATIONS = [*LINEAR, *ATTEND, *ROWS]
