@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from .sources import Absent
 
-_LORA, _VISION = "LoRA adapters", "vision"
+_VISION = "vision"
 _SPARSE, _ROPE, _MTP = "sparse attention", "RoPE override", "model with heads for several tokens"
 _RECURRENT = "recurrent models, hence no snapshots of them"
 
 FLAGS = (
-    Absent("--lora", _LORA),
     Absent("--mmproj", _VISION),
     Absent("--allow-remote-images", _VISION),
     Absent("--max-images-per-request", _VISION),

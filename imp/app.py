@@ -104,6 +104,8 @@ def read_model(settings: Settings, progress: Callable[[str], None]) -> tuple[Pat
             raise ScriptError("--script and --draft-model exclude each other")
         if settings.kv_cache.disk_dir is not None:
             raise ScriptError("--script and --prefix-cache exclude each other")
+        if own.lora:
+            raise ScriptError("--script and --lora exclude each other")
         return own.script, load_script(own.script, settings)
     path = choose_model(settings)
     return None if path is None else (path, load_model(path, settings, progress))

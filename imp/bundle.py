@@ -16,9 +16,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .adapters import Adapters, Shapes, read_named
 from .chat.formats.detect import detect
 from .chat.formats.registry import FORMATS
-from .chat.prepare import ModelFacts, Vectors, default_sampling
+from .chat.prepare import Adapted, ModelFacts, Vectors, default_sampling
 from .chat.speech import Voice
 from .chat.template import BUILTIN, ChatTemplate, TemplateError
 from .constrain.code import compile_aside
@@ -39,7 +40,7 @@ from .sched.costs import StepCosts
 from .sched.pace import Pace
 from .sched.scheduler import Scheduler
 from .sched.speculation import Speculation
-from .settings import Settings
+from .settings import Settings, named_paths
 from .speculate.lookup import SuffixLookup
 from .text.compare import difference
 from .text.decode import TextDecoder
@@ -94,6 +95,15 @@ class Bundle:
     memory: MemoryPlan
     draft: Device | None = None  # where its draft model runs
     below: Below | None = None  # KV that is kept elsewhere, too
+    adapters: Adapters | None = None  # None: it can have none
+
+    def adapted(self, name: str) -> Bundle | None:
+        """As requests see it that name this adapter; None where there is none of that name."""
+        adapter = None if self.adapters is None else self.adapters.get(name)
+        if adapter is None:
+            return None
+        facts = replace(self.facts, adapter=Adapted(adapter.slot, adapter.digest))
+        return replace(self, card=replace(self.card, name=name), facts=facts)
 
     def close(self) -> None:
         if self.below is not None:
@@ -127,7 +137,7 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
 
 def load(path: Path, settings: Settings, progress: Progress, draft: Path | None = None) -> Bundle:
     """Load a model, and with it the one that guesses what it will say, `draft`. Raises InvalidModel, UnsupportedModel,
-    ContextTooLong, MemoryError, InvalidTokenizer, UnsupportedTokenizer, EncoderGone, FolderError,
+    ContextTooLong, FileNotFoundError, MemoryError, InvalidTokenizer, UnsupportedTokenizer, EncoderGone, FolderError,
     memory.OutOfMemory."""
     progress(f"reading {path.name}")
     encoder = EncoderProcess(path)  # reads its vocabulary while we do the rest
@@ -138,8 +148,11 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
     compiled = compile_aside(settings.paths.cache)
     backend = new_backend(settings, progress)
     guide = None if draft is None else Guide(draft, settings, progress)
+    wanted_adapters = read_named(named_paths(settings.model.lora), model)
+    adapters = Adapters(Shapes(model.modules, model.formats), backend)
+    adapters.planned_bytes = sum(backend.adapter_bytes(model, adapter) for _, _, adapter in wanted_adapters)
     memory = plan(
-        checkpoint.size_bytes + (guide.size_bytes if guide else 0),
+        checkpoint.size_bytes + (guide.size_bytes if guide else 0) + adapters.planned_bytes,
         backend.kv_block_bytes(model, BLOCK_SIZE) + (guide.block_bytes if guide else 0),
         context=wanted or model.context,
         rows=settings.runtime.max_batch_size,
@@ -152,6 +165,8 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
     limits = step_limits(memory, settings)
     with allocating(memory):
         backend.load(model, limits)
+        for name, where, adapter in wanted_adapters:
+            adapters.known[name] = adapters.keep(name, where, adapter)
     tokenizer = Tokenizer(encoder.vocabulary())
     backend.centre_keys(tokenizer.encode(centring.TEXT))
     chosen, named = settings.model.chat_template, checkpoint.chat_templates
@@ -187,7 +202,10 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
         memory=memory,
         draft=guide.backend if guide else None,
         below=tiers,
+        adapters=adapters,
     )
+    if bundle.card.name in adapters.known:
+        raise InvalidModel(f"--lora {bundle.card.name}: the model itself has this name")
     checkpoint.close()
     return bundle
 

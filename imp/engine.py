@@ -161,6 +161,7 @@ class Engine:
         # request id -> prompt tokens and priority, until its first step is known here
         self._waiting: dict[str, tuple[int, int]] = {}
         self.queued_tokens = 0  # the sum of these
+        self._adapters: dict[str, int] = {}  # request id -> slot of its adapter, of those that have one
         self._streams_done = asyncio.Event()
         self._streams_done.set()
         self._refusal: tuple[str, str] | None = None  # code and message for whoever comes now
@@ -189,6 +190,12 @@ class Engine:
         of more urgent classes. Shares of other owners may still bring it forward."""
         return sum(1 for _, other in self._waiting.values() if other <= priority)
 
+    @property
+    def adapters(self) -> tuple[set[int], set[int]]:
+        """Slots of adapters: of requests that run, and of those that wait for their first step."""
+        waiting = {slot for request_id, slot in self._adapters.items() if request_id in self._waiting}
+        return {slot for request_id, slot in self._adapters.items() if request_id not in self._waiting}, waiting
+
     def open(self, requests: Sequence[Request]) -> Generation:
         """Send requests to the scheduler. Their ids must be new, or ValueError is raised.
 
@@ -207,6 +214,8 @@ class Engine:
             self._streams[request.id] = generation
             self._waiting[request.id] = len(request.prompt), request.priority
             self.queued_tokens += len(request.prompt)
+            if request.adapter is not None:
+                self._adapters[request.id] = request.adapter
         self._streams_done.clear()
         if self._queue_timeout_s:
             self._loop.call_later(self._queue_timeout_s, self._expire, generation, tuple(ids))
@@ -297,6 +306,7 @@ class Engine:
     def _forget(self, request_id: str) -> None:
         self._no_longer_waits(request_id)
         self._streams.pop(request_id, None)
+        self._adapters.pop(request_id, None)
         if not self._streams:
             self._streams_done.set()
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from imp.adapters import Adapters
 from imp.engine import Engine
 from imp.memory import MemoryPlan
 from imp.obs.metrics import Labels, Metrics
@@ -57,7 +58,13 @@ BY_MODEL: dict[str, Callable[[Stats], float]] = {
 }
 
 
-def connect(metrics: Metrics, engine: Engine, memory: MemoryPlan, model: str) -> None:
+def connect(
+    metrics: Metrics,
+    engine: Engine,
+    memory: MemoryPlan,
+    model: str,
+    adapters: Adapters | None = None,
+) -> None:
     """Read everything about the loaded `model` from now on."""
     for name, source in ENGINE.items():
         metrics.read(name, partial(_value, engine, source))
@@ -66,10 +73,9 @@ def connect(metrics: Metrics, engine: Engine, memory: MemoryPlan, model: str) ->
     for name, source in BY_MODEL.items():
         metrics.read(name, partial(_by_model, engine, source, model))
     metrics.read("imp_model_loaded", lambda: {(model,): 1})
-    # gateways take the series whose value, a time, is the latest; no adapters are served
-    metrics.read("vllm:lora_requests_info", lambda: {("0", "", ""): time.time()})
-    metrics.read("imp_memory_reserved_bytes", lambda: reserved(memory, engine.stats))
-    metrics.read("imp_memory_live_bytes", lambda: live(memory, engine.stats))
+    metrics.read("vllm:lora_requests_info", partial(_adapters_in_use, engine, adapters))
+    metrics.read("imp_memory_reserved_bytes", lambda: reserved(memory, engine.stats, _more(adapters)))
+    metrics.read("imp_memory_live_bytes", lambda: live(memory, engine.stats, _more(adapters)))
 
 
 def disconnect(metrics: Metrics) -> None:
@@ -88,17 +94,30 @@ def _none() -> dict[Labels, float]:
     return {}
 
 
-def reserved(memory: MemoryPlan, stats: Stats) -> dict[Labels, float]:
-    """Bytes by tier: what is taken from the start, and what blocks below the cache may take."""
-    own: dict[Labels, float] = {(HOST,): memory.weights_bytes + memory.kv_bytes}
+def reserved(memory: MemoryPlan, stats: Stats, more: int = 0) -> dict[Labels, float]:
+    """Bytes by tier: what is taken from the start, `more` than planned, and what blocks below the cache may take."""
+    own: dict[Labels, float] = {(HOST,): memory.weights_bytes + memory.kv_bytes + more}
     return own | {(tier.name,): tier.most_bytes for tier in stats.tiers}
 
 
-def live(memory: MemoryPlan, stats: Stats) -> dict[Labels, float]:
+def live(memory: MemoryPlan, stats: Stats, more: int = 0) -> dict[Labels, float]:
     """Of these, the part that holds something: the weights, and blocks in use or cached."""
     blocks = stats.blocks_total - stats.blocks_free
-    own: dict[Labels, float] = {(HOST,): memory.weights_bytes + blocks * memory.block_bytes}
+    own: dict[Labels, float] = {(HOST,): memory.weights_bytes + blocks * memory.block_bytes + more}
     return own | {(tier.name,): tier.used_bytes for tier in stats.tiers}
+
+
+def _more(adapters: Adapters | None) -> int:
+    """Bytes of adapters that came after the plan was made; negative where planned ones have left."""
+    return 0 if adapters is None else adapters.size_bytes - adapters.planned_bytes
+
+
+def _adapters_in_use(engine: Engine, adapters: Adapters | None) -> dict[Labels, float]:
+    """Gateways take the series whose value, a time, is the latest. There is no fixed number of places for adapters:
+    those that are loaded count."""
+    known = {} if adapters is None else {each.slot: each.name for each in adapters}
+    running, waiting = (",".join(sorted(known[slot] for slot in slots if slot in known)) for slots in engine.adapters)
+    return {(str(len(known)), running, waiting): time.time()}
 
 
 def _value(engine: Engine, source: Callable[[Stats], float]) -> float:

@@ -12,20 +12,22 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from imp import models, readings
+from imp.adapters import Adapters, LoadedAdapter
 from imp.bundle import Bundle
 from imp.encoder import EncoderGone
 from imp.engine import Engine
-from imp.http.errors import ApiError, model_not_found, unavailable
-from imp.http.services import Services, State
+from imp.http.errors import ApiError, bad_request, model_not_found, unavailable
+from imp.http.services import Loaded, Services, State
 from imp.memory import OutOfMemory
 from imp.obs.metrics import Metrics
-from imp.settings import Settings
+from imp.settings import Settings, named_paths
 from imp.text.tokenizer import InvalidTokenizer, UnsupportedTokenizer
 from imp.tiers.folder import FolderError
 from imp.weights.checkpoint import InvalidModel, UnsupportedModel
@@ -77,6 +79,7 @@ class Resident:
         self.loads = 0
         self._start, self._load = start, load
         self._known: _Known | None = None
+        self._changing = asyncio.Lock()  # held while adapters come or go
         self._transition: asyncio.Task[Any] | None = None
         self._target: str | None = None  # of a swap in progress
 
@@ -112,8 +115,9 @@ class Resident:
                     return  # before the next one, which somebody may have asked for already, sees that nothing runs
 
     def _exists(self, model: str) -> bool:
-        lenient = self.settings.server.model_names == "lenient"
-        return lenient or (self._known is not None and model == self._known.name) or model in self.others()
+        if self.settings.server.model_names == "lenient" or self._exists_as_model(model):
+            return True
+        return self._known is not None and model in named_paths(self._known.settings.model.lora)
 
     def _may_swap_to(self, model: str) -> bool:
         own, services = self.settings.server, self.services
@@ -128,7 +132,7 @@ class Resident:
         self.bundle, self.engine = loaded, self._start(loaded)
         self._known = _Known(path, settings, loaded.card.name)
         self.loads += 1
-        readings.connect(self.metrics, self.engine, loaded.memory, loaded.card.name)
+        readings.connect(self.metrics, self.engine, loaded.memory, loaded.card.name, loaded.adapters)
         self.services.loaded, self.services.engine = loaded, self.engine
         self.services.state = State.READY
         if len(gc.get_objects()) > MANY_OBJECTS:
@@ -147,6 +151,72 @@ class Resident:
                 raise ApiError(409, "no_model", "There is no model to resume.")
             return {"suspended": False, "model": self.bundle.card.name, "resume_ms": 0, "note": "not suspended"}
         return await self._alone(self._resume, State.SUSPENDED)
+
+    async def load_adapter(self, name: str, path: str) -> LoadedAdapter:
+        """Let requests name this adapter from now on, also after a suspension. ApiError."""
+        async with self._changing, self._held() as loaded:
+            adapters, where = self._adapters(loaded), Path(path).expanduser().absolute()
+            self._check_name(name, adapters)
+            if not where.is_dir():
+                raise ApiError(404, "adapter_not_found", f"There is no directory {path!r:.300}.", "path")
+            try:
+                adapter = await asyncio.to_thread(adapters.load, name, where)
+            except (InvalidModel, UnsupportedModel) as error:
+                code = "invalid_adapter" if isinstance(error, InvalidModel) else "unsupported_adapter"
+                raise ApiError(400, code, f"{error}.", "path") from None
+            except OutOfMemory as error:
+                raise ApiError(507, "out_of_memory", f"{error}.") from None
+            adapters.known[name] = adapter
+            self._remember(adapters)
+        log.info("adapter %s is loaded: rank %d, %.1f MiB", name, adapter.rank, adapter.size_bytes / 2**20)
+        return adapter
+
+    async def unload_adapter(self, name: str) -> None:
+        """New requests do not find it any more; it leaves when those that have it have ended. ApiError 404, and 503
+        where they take too long: then it stays."""
+        async with self._changing, self._held() as loaded:
+            adapters, drain_s = self._adapters(loaded), self.settings.server.model_swap_drain_ms / 1000
+            adapter = adapters.known.pop(name, None)
+            if adapter is None:
+                raise ApiError(404, "adapter_not_found", f"No adapter of the name {name[:100]!r} is loaded.", "name")
+            if not await self.services.unleased(drain_s, name):
+                adapters.known[name] = adapter
+                raise unavailable("not_drained", f"Requests with it still run after {drain_s:g} s.", retry_after_s=5)
+            adapters.drop(adapter)
+            self._remember(adapters)
+        log.info("adapter %s has left", name)
+
+    @asynccontextmanager
+    async def _held(self) -> AsyncIterator[Loaded]:
+        """The loaded model, which stays while inside. ApiError 503."""
+        lease = await self.services.lease(None)
+        try:
+            yield lease.loaded
+        finally:
+            self.services.release(lease)
+
+    def _adapters(self, loaded: Loaded) -> Adapters:
+        if loaded.adapters is None:
+            raise ApiError(409, "no_model", "There is no model here that could have adapters.")
+        return loaded.adapters
+
+    def _check_name(self, name: str, adapters: Adapters) -> None:
+        try:
+            named_paths((f"{name}=path",))
+        except ValueError as error:
+            raise bad_request("name", f'"name": {error}.') from None
+        if name in adapters.known or self._exists_as_model(name):
+            raise bad_request("name", f'"name": {name[:100]!r} is taken; unload what has it first.', "name_taken")
+
+    def _exists_as_model(self, name: str) -> bool:
+        return name in self.others() or (self._known is not None and name == self._known.name)
+
+    def _remember(self, adapters: Adapters) -> None:
+        """What there is now is what comes again with the model."""
+        assert self._known is not None
+        own = self._known.settings
+        given = tuple(f"{each.name}={each.path}" for each in adapters)
+        self._known = replace(self._known, settings=replace(own, model=replace(own.model, lora=given)))
 
     async def close(self) -> None:
         """End whatever runs."""
@@ -188,8 +258,8 @@ class Resident:
         await self._unload()
         settings = replace(
             self.settings,
-            model=replace(self.settings.model, served_name=model),
-            speculative=replace(self.settings.speculative, draft_model=None),  # it is for the model it was named with
+            model=replace(self.settings.model, served_name=model, lora=()),  # adapters and a draft model are for the
+            speculative=replace(self.settings.speculative, draft_model=None),  # model they were named with
         )
         try:
             await self._take_in(path, settings)

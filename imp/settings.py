@@ -40,6 +40,21 @@ def _networks(addresses: tuple[str, ...]) -> None:
         ipaddress.ip_network(address, strict=False)  # ValueError names what is wrong
 
 
+def named_paths(words: tuple[str, ...]) -> dict[str, Path]:
+    """NAME=PATH, each name once. Raises ValueError."""
+    found: dict[str, Path] = {}
+    for word in words:
+        name, equals, path = word.partition("=")
+        if not equals or not name or not path:
+            raise ValueError(f"{word!r} is not of the form NAME=PATH")
+        if name in found:
+            raise ValueError(f"the name {name!r} is given twice")
+        if not name.isprintable() or set(name) & set("/\\,"):
+            raise ValueError(f"{name!r} can be no model's name")
+        found[name] = Path(path).expanduser()
+    return found
+
+
 def _no_empty(texts: tuple[str, ...]) -> None:
     if "" in texts:
         raise ValueError("an empty text is not one")
@@ -68,6 +83,13 @@ class Model:
     models_dir: Path | None = setting(None, "folder of models that can be named", flag="--models-dir", metavar="DIR")
     served_name: str | None = setting(
         None, "name clients use for the model; default: its file name", flag="--served-model-name", metavar="NAME"
+    )
+    lora: tuple[str, ...] = setting(
+        (),
+        "an adapter of the model (a PEFT directory), and the name it is asked for by; may be given several times",
+        flag="--lora",
+        metavar="NAME=PATH",
+        check=named_paths,
     )
     chat_template: str = setting(
         "auto",

@@ -88,7 +88,8 @@ def test_settings_as_json(tmp_path, capsys, monkeypatch):
         (["--api-key", "@/does/not/exist"], 4),
         (["--api-key", "two words"], 1),
         (["--config", "/does/not/exist"], 4),
-        (["--lora", "a=b"], 6),
+        (["--lora", "a"], 1),
+        (["--mmproj", "a"], 6),
     ],
 )
 def test_what_the_server_would_refuse_is_refused(arguments, code, capsys):

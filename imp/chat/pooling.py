@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ..types import Limits, Pool, Request, Sampling
 from .message import ChatRequest, Message, Refused
-from .prepare import ModelFacts, encode_prompt, encode_rendered, prompt_salt
+from .prepare import ModelFacts, encode_prompt, encode_rendered, prompt_salt, slot
 from .rendering import render
 
 SYSTEM = (
@@ -167,6 +167,7 @@ def _pooling(
         tuple(prompt),
         sampling,
         Limits(max_tokens=0),
+        adapter=slot(facts),
         salt=prompt_salt(None, facts),
         shares=facts.shares_prompts,
         pool=pool,

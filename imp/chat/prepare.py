@@ -65,6 +65,14 @@ class Vectors:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapted:
+    """An adapter that is added to the model: where the runner keeps it, and a digest of what it is."""
+
+    slot: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFacts:
     """What preparing a request needs to know of the loaded model and the server's bounds."""
 
@@ -88,6 +96,7 @@ class ModelFacts:
     think_share: float = 0.5  # of max_tokens, that thinking may take where a request does not say
     answer_reserve: int = 256  # tokens that are enough for an answer: thinking may take all others
     trace_prompt: Callable[[str], None] | None = None  # is shown every rendered chat prompt
+    adapter: Adapted | None = None  # what is prepared is for the model with it
     no_guesses: str = ""  # why outputs are not guessed at; empty: they are
     no_predictions: str = ""  # why what clients expect of an output is no help; empty: it is
 
@@ -237,6 +246,7 @@ def _request(id: str, prompt: list[int], options: Options, facts: ModelFacts, ar
         limits=_limits(options, facts, len(prompt)),
         n=n,
         priority=options.priority or 0,
+        adapter=slot(facts),
         salt=prompt_salt(options.cache_salt, facts, options.uses_cache),
         shares=_shares(options, facts),
         pin=len(prompt) if options.keeps_prompt and _shares(options, facts) else 0,
@@ -260,7 +270,12 @@ def prompt_salt(wanted: str | None, facts: ModelFacts, shares: bool = True) -> b
     """Requests of different salts never share blocks; the sequences of one request always do."""
     if not (facts.shares_prompts and shares):
         return secrets.token_bytes(16)
-    return salt(wanted)
+    return salt(wanted, None if facts.adapter is None else facts.adapter.digest)
+
+
+def slot(facts: ModelFacts) -> int | None:
+    """Request.adapter"""
+    return None if facts.adapter is None else facts.adapter.slot
 
 
 _SHARED = {f.name for f in fields(Sampling)} & {f.name for f in fields(Options)} - {"seed"}

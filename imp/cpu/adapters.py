@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from ..model.lora import MAX_RANK, Adapter, Pair
-from ..model.ops import Linear, Model
+from ..model.lora import MAX_RANK, Adapter, Base, Pair
+from ..model.ops import Linear
 from ..weights.checkpoint import InvalidModel, Weight
 from ..weights.quant import FORMATS
 from .matmul import group_products
@@ -127,9 +127,18 @@ DOWNS = {name: _down(name) for name in ("f16", "f32")}
 UPS = {name: _up(name) for name in ("f16", "f32")}
 
 
-def layout_for(model: Model) -> str:
+def layout_for(base: Base) -> str:
     """The layout of adapters of this model."""
-    return "f32" if model.formats == {"F32"} else "f16"
+    return "f32" if base.formats == {"F32"} else "f16"
+
+
+def most_bytes(base: Base, adapter: Adapter) -> int:
+    """What an adapter of this model takes, if no parts of a site share a group of A's rows."""
+    groups = 0  # of one column
+    for name, pair in adapter.pairs.items():
+        outputs, inputs = base.modules[name]
+        groups += -(-pair.rank // ROWS) * inputs + -(-outputs // ROWS) * pair.rank
+    return groups * LAYOUTS[layout_for(base)].record.itemsize
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ import numpy as np
 
 from ..model import centring
 from ..model.inputs import StepInputs
-from ..model.lora import Adapter
+from ..model.lora import Adapter, Base
 from ..model.ops import Attention, Linear, Model, Norm, Rope, StepLimits
 from ..model.sampling import Drawn, SamplingPlan
 from ..weights.checkpoint import UnsupportedModel, Weight
-from .adapters import Adapters, Sites, layout_for
+from .adapters import Adapters, Sites, layout_for, most_bytes
 from .aside import CpuAside, Programs
 from .attention import AttentionWork
 from .cache import CompiledKernels, Progress, compile_all
@@ -411,8 +411,8 @@ class CpuBackend:
             for source, target in copies:
                 plane[target] = plane[source]
 
-    def adapter_bytes(self, adapter: Adapter) -> int:
-        return self._adapters.size(adapter)
+    def adapter_bytes(self, base: Base, adapter: Adapter) -> int:
+        return most_bytes(base, adapter)
 
     def add_adapter(self, adapter: Adapter) -> int:
         return self._adapters.add(adapter)

@@ -338,6 +338,8 @@ UTILITIES: dict[str, Schema] = {
     "Resumed": an_object(
         "note", "warm_hits", suspended=constant(False), model=STRING, resume_ms=COUNT, warm_hits=COUNT, note=STRING
     ),
+    "AdapterLoaded": an_object(loaded=constant(True), name=STRING, rank=COUNT, parameters=COUNT, size_bytes=COUNT),
+    "AdapterUnloaded": an_object(loaded=constant(False), name=STRING),
     "Aborted": an_object(status=constant("aborted"), aborted=COUNT),
     "Detail": an_object(detail=STRING),
     "Success": an_object(success=BOOLEAN),

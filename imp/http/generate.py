@@ -63,7 +63,7 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
     recorder = Recorder(services, request, "/v1/chat/completions")
     with recorder.watching():
         ask = await services.read(request, openai_chat.read)
-        loaded = await recorder.lease(ask.model)
+        loaded = await recorder.lease(ask.model, ask.lora)
         header = _header(services, "chatcmpl-", loaded.card.name)
         prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
         prepared, heard = await bound(services, recorder, ask.chat, ask.constraint, prepared, loaded.facts)
@@ -78,7 +78,7 @@ async def completions(services: Services, request: HttpRequest) -> Response:
     recorder = Recorder(services, request, "/v1/completions")
     with recorder.watching():
         ask = await services.read(request, lambda body: openai_completions.read(body, services.max_batch_items))
-        loaded = await recorder.lease(ask.model)
+        loaded = await recorder.lease(ask.model, ask.lora)
         header = _header(services, "cmpl-", loaded.card.name)
         wanted = ask.completion
         cut = wanted.options.truncate_prompt is not None
@@ -104,7 +104,7 @@ async def infill(services: Services, request: HttpRequest) -> Response:
     recorder = Recorder(services, request, "/infill")
     with recorder.watching():
         ask = await services.read(request, infilling.read)
-        loaded = await recorder.lease(ask.model)
+        loaded = await recorder.lease(ask.model, ask.lora)
         header = _header(services, "infill-", loaded.card.name)
         prepared = await services.prepare(
             lambda: prepare_completion(ask.completion, loaded.facts, header.id, recorder.began)

@@ -81,9 +81,9 @@ class Recorder:
             if constraint is not None:
                 self.constraint_compile_s = time.monotonic() - began
 
-    async def lease(self, model: str | None) -> Loaded:
-        """The model for this request, which stays until all its sequences have ended. ApiError 404 or 503."""
-        lease = await self.services.lease(model)
+    async def lease(self, model: str | None, lora: str | None = None) -> Loaded:
+        """The model for this request, which stays until all its sequences have ended. ApiError 400, 404 or 503."""
+        lease = await self.services.lease(model, lora)
         if self._ended:  # the client left while the model came
             self.services.release(lease)
         else:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from imp import __version__
 from imp.chat.message import Refused
 from imp.chat.prepare import ModelFacts, compile_constraint
-from imp.http.errors import ApiError, model_not_found, too_many, unavailable
+from imp.http.errors import ApiError, bad_request, model_not_found, too_many, unavailable
 from imp.http.message import HttpRequest
 from imp.http.seal import Seal
 from imp.http.store import ResponseStore
@@ -73,6 +73,8 @@ class ResidentLike(Protocol):
     async def bring(self, model: str | None) -> None: ...
     async def suspend(self) -> dict[str, Any]: ...
     async def resume(self) -> dict[str, Any]: ...
+    async def load_adapter(self, name: str, path: str) -> Any: ...
+    async def unload_adapter(self, name: str) -> None: ...
 
 
 class Loaded(Protocol):
@@ -88,6 +90,10 @@ class Loaded(Protocol):
     def backend(self) -> Any: ...
     @property
     def memory(self) -> Any: ...
+    @property
+    def adapters(self) -> Any: ...
+    def adapted(self, name: str) -> Loaded | None:
+        """As requests see it that name this adapter; None where there is none of that name."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -157,26 +163,34 @@ class Services:
         """Whether anything is being computed, for somebody who waits for its next token."""
         return self.engine is not None and self.engine.stats.running > 0
 
-    def serving(self, model: str | None) -> Loaded:
-        """The model for a request that names `model`. ApiError 404 or 503."""
+    def serving(self, model: str | None, lora: str | None = None) -> Loaded:
+        """The model for a request that names `model`, which may be an adapter, or an adapter of it. ApiError 400, 404
+        or 503."""
         loaded = self.loaded
         if loaded is None or self.engine is None:
             code = self.state.value
             raise unavailable(code, _REASONS.get(self.state, "The server is not ready."), retry_after_s=2)
-        if model is not None and model != loaded.card.name and not self.lenient_names:
-            raise model_not_found(model)
-        return loaded
+        if model not in (None, loaded.card.name, lora):
+            if lora is None and (adapted := loaded.adapted(model)) is not None:
+                return adapted
+            if not self.lenient_names:
+                raise model_not_found(model)
+        if lora is None:
+            return loaded
+        if (adapted := loaded.adapted(lora)) is None:
+            raise bad_request("lora", f'"lora": no adapter of the name {lora[:100]!r} is loaded.', "lora_not_found")
+        return adapted
 
-    async def lease(self, model: str | None) -> Lease:
+    async def lease(self, model: str | None, lora: str | None = None) -> Lease:
         """The model for a generation, loaded where it is another one of the models dir; end it with `release`.
 
-        ApiError 404 or 503.
+        ApiError 400, 404 or 503.
         """
         if self.resident is not None:
-            await self.resident.bring(model)
+            await self.resident.bring(None if model == lora else model)
         if self.state is State.SUSPENDED:  # or about to be
             raise unavailable(self.state.value, _REASONS[self.state], retry_after_s=5)
-        lease = Lease(self.serving(model), cast(EngineLike, self.engine))
+        lease = Lease(self.serving(model, lora), cast(EngineLike, self.engine))
         self.leases.add(lease)
         return lease
 
@@ -184,17 +198,20 @@ class Services:
         self.leases.discard(lease)
         self.released.set()
 
-    async def unleased(self, timeout_s: float) -> bool:
-        """Wait until no generation holds the model; False: some still do."""
+    async def unleased(self, timeout_s: float, name: str | None = None) -> bool:
+        """Wait until no generation holds the model, or its adapter of this name; False: some still do."""
         deadline = time.monotonic() + timeout_s
-        while self.leases:
+        while self._held(name):
             self.released.clear()
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                     await self.released.wait()
             except TimeoutError:
-                return not self.leases
+                return not self._held(name)
         return True
+
+    def _held(self, name: str | None) -> bool:
+        return any(name is None or lease.loaded.card.name == name for lease in self.leases)
 
     def observe(self, record: RequestRecord) -> None:
         """One request has ended: every sink gets its record."""

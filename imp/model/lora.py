@@ -8,14 +8,13 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..weights.adapter import AdapterFiles
 from ..weights.checkpoint import InvalidModel, Weight
 from .config import Config, Unsupported
-from .ops import Model
 
 MAX_RANK = 256
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -41,6 +40,15 @@ _PLAIN = (
 _CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # values of init_lora_weights
 
 
+class Base(Protocol):
+    """What an adapter is for, as far as that matters; an ops.Model says as much."""
+
+    @property
+    def modules(self) -> Mapping[str, tuple[int, int]]: ...
+    @property
+    def formats(self) -> frozenset[str]: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
     """What is added to one matrix: scale * B A."""
@@ -55,7 +63,7 @@ class Pair:
 
     def matrices(self) -> tuple[np.ndarray, np.ndarray]:
         """A and scale * B, float64. Raises InvalidModel where a number of them would be none in float32."""
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             down, up = self.down.float32().astype(np.float64), self.up.float32() * np.float64(self.scale)
         for each, values in ((self.down, down), (self.up, up)):
             if not (np.abs(values) <= np.finfo(np.float32).max).all():
@@ -78,8 +86,8 @@ class Adapter:
         return sum(math.prod(each.shape) for pair in self.pairs.values() for each in (pair.down, pair.up))
 
 
-def adapter(files: AdapterFiles, model: Model) -> Adapter:
-    """The adapter of these files for this model. Raises InvalidModel where they are broken or made for another model,
+def adapter(files: AdapterFiles, base: Base) -> Adapter:
+    """The adapter of these files for a model. Raises InvalidModel where they are broken or made for another model,
     UnsupportedModel where they want something else than A and B of the known modules."""
     config = Config(files.config, "adapter_config.json")
     _refuse_others(config)
@@ -95,7 +103,7 @@ def adapter(files: AdapterFiles, model: Model) -> Adapter:
         sides[module][found["side"]] = weight
     if not sides:
         raise InvalidModel("the adapter has no tensors: it would change nothing")
-    return Adapter({module: _pair(module, pair, config, model) for module, pair in sides.items()}, files.digest)
+    return Adapter({module: _pair(module, pair, config, base) for module, pair in sides.items()}, files.digest)
 
 
 def _refuse_others(config: Config) -> None:
@@ -111,13 +119,13 @@ def _refuse_others(config: Config) -> None:
         raise Unsupported(f'{config.where}: "init_lora_weights" = {start!r:.60} is not supported: {why}')
 
 
-def _pair(module: str, sides: Mapping[str, Weight], config: Config, model: Model) -> Pair:
+def _pair(module: str, sides: Mapping[str, Weight], config: Config, base: Base) -> Pair:
     if len(sides) < 2:
         raise InvalidModel(f"the adapter has lora_{next(iter(sides))} of {module} and not the other one")
-    if module not in model.modules:
+    if module not in base.modules:
         raise InvalidModel(f"the adapter is for another model: this one has no {module}")
     down, up = sides["A"], sides["B"]
-    outputs, inputs = model.modules[module]
+    outputs, inputs = base.modules[module]
     rank = down.shape[0] if down.shape else 0
     if down.shape != (rank, inputs) or up.shape != (outputs, rank):
         shapes = f"A {list(down.shape)} and B {list(up.shape)}"

@@ -200,8 +200,8 @@ class Backend(Protocol):
         """Measure the mean of keys on this prompt, and take it off all that come, where their format does that. Comes
         once, before any other step, or not at all: then keys of such formats are less exact."""
 
-    def adapter_bytes(self, adapter: Any) -> int:
-        """Device bytes of an adapter (lora.Adapter)."""
+    def adapter_bytes(self, base: Any, adapter: Any) -> int:
+        """Device bytes, at most, of an adapter (lora.Adapter) for a model (lora.Base); asked before `load`, too."""
 
     def add_adapter(self, adapter: Any) -> int:
         """Keep an adapter of the loaded model; the slot that names it in StepInputs.adapted. Raises InvalidModel where

@@ -14,7 +14,7 @@ from ..weights.checkpoint import Weight
 from . import centring
 from .inputs import StepInputs
 from .kv import FORMATS, turned
-from .lora import Adapter
+from .lora import Adapter, Base
 from .ops import Attention, Linear, Model, Norm, Rope, StepLimits
 from .rope import rotate
 from .sampling import Drawn, SamplingPlan, reference_sample
@@ -91,7 +91,7 @@ class ReferenceBackend:
             for source, target in copies:
                 plane[target * size : (target + 1) * size] = plane[source * size : (source + 1) * size]
 
-    def adapter_bytes(self, adapter: Adapter) -> int:
+    def adapter_bytes(self, base: Base, adapter: Adapter) -> int:
         return adapter.elements * np.dtype(self.dtype).itemsize
 
     def add_adapter(self, adapter: Adapter) -> int:

@@ -267,6 +267,8 @@ async def serving(
         tokenizer=tokenizer,
         backend=SimpleNamespace(name="toy"),
         memory=SimpleNamespace(block_size=16, kv_tokens=blocks * 16, rows=rows),
+        adapters=None,
+        adapted=lambda name: None,
     )
     services = Services(
         pool=ThreadPoolExecutor(2), metrics=Metrics(), state=State.READY, loaded=loaded, engine=engine, **options

@@ -12,6 +12,9 @@ from imp.http.fields import Field, Kind, Parsed, Status
 
 _TOKENS = Field("", Kind.INTEGER, 0)
 
+LORA = Field(
+    "lora", Kind.STRING, min_items=1, doc="The adapter to use, by its name, which may stand in model as well."
+)
 ENFORCED = (
     Field(
         "bad_words",
@@ -46,6 +49,7 @@ ENFORCED = (
     Field("truncation_side", Kind.STRING, choices=("left", "right"), default="left", doc="Where such a prompt is cut."),
     Field("repeat_penalty", Kind.NUMBER, above=0, doc="llama.cpp's name of repetition_penalty, which wins."),
     Field("n_predict", Kind.INTEGER, -1, doc="llama.cpp's name of max_tokens, which wins; -1: what the context holds."),
+    LORA,
     Field(
         "cache_prompt",
         Kind.BOOLEAN,
@@ -68,7 +72,6 @@ _WITHOUT_EFFECT = {
 _REFUSED = {
     "kv_transfer_params": "there is no other server to take a cache from.",
     "length_penalty": "there is no beam search.",
-    "lora": "no adapter is loaded.",
     "n_probs": "use the logprobs of the dialect.",
     "post_sampling_probs": "log-probabilities are the model's own.",
     "prompt_embeds": "prompts are text or tokens.",

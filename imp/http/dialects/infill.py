@@ -43,6 +43,7 @@ class Ask:
 
     completion: CompletionRequest
     model: str | None
+    lora: str | None
     stream: bool
     timings: bool
     ignored: tuple[str, ...]
@@ -62,7 +63,7 @@ def read(body: Mapping[str, Any]) -> Ask:
     )
     prefix = _extra(parsed["input_extra"]) + parsed["input_prefix"] + parsed["prompt"]
     completion = CompletionRequest((prefix,), chosen, suffix=parsed["input_suffix"])
-    return Ask(completion, parsed["model"], parsed["stream"], parsed["timings"], parsed.ignored)
+    return Ask(completion, parsed["model"], parsed["lora"], parsed["stream"], parsed["timings"], parsed.ignored)
 
 
 def _extra(files: list[Mapping[str, Any]] | None) -> str:

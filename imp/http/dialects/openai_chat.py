@@ -75,6 +75,7 @@ class Ask:
     chat: ChatRequest
     constraint: ConstraintSpec | None
     model: str | None
+    lora: str | None
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -117,8 +118,8 @@ def read(body: Mapping[str, Any]) -> Ask:
         kept=_kept(parsed, turns),
         **thinking.wanted(parsed, parsed["reasoning_effort"]),
     )
-    streamed = parsed["stream"], include_usage, continuous
-    return Ask(chat, wanted, parsed["model"], *streamed, parsed["timings"], tooling.ignored, extras(parsed))
+    named, streamed = (parsed["model"], parsed["lora"]), (parsed["stream"], include_usage, continuous)
+    return Ask(chat, wanted, *named, *streamed, parsed["timings"], tooling.ignored, extras(parsed))
 
 
 def _kept(parsed: Parsed, turns: tuple[Message, ...]) -> Kept | None:

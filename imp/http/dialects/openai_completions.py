@@ -64,6 +64,7 @@ class Ask:
     completion: CompletionRequest
     constraint: ConstraintSpec | None
     model: str | None
+    lora: str | None
     n: int
     echo: bool
     logprobs: int | None
@@ -106,6 +107,7 @@ def read(body: Mapping[str, Any], max_items: int) -> Ask:
         completion,
         constraint(parsed),
         parsed["model"],
+        parsed["lora"],
         n,
         parsed["echo"],
         parsed["logprobs"],

@@ -71,17 +71,18 @@ async def reset_prefix_cache(services: Services, request: HttpRequest) -> Respon
 
 async def suspend(services: Services, request: HttpRequest) -> Response:
     """POST /admin/suspend: give the model's memory back once nothing runs; requests get a 503 until `resume`."""
-    return json_response(await _resident(services).suspend())
+    return json_response(await resident(services).suspend())
 
 
 async def resume(services: Services, request: HttpRequest) -> Response:
     """POST /admin/resume: load the suspended model again."""
-    return json_response(await _resident(services).resume())
+    return json_response(await resident(services).resume())
 
 
-def _resident(services: Services) -> ResidentLike:
+def resident(services: Services) -> ResidentLike:
+    """What changes the model. ApiError 409 where nothing does."""
     if services.resident is None:
-        raise ApiError(409, "no_model", "The model of this server can be neither suspended nor resumed.")
+        raise ApiError(409, "no_model", "There is no model here that could be changed.")
     return services.resident
 
 

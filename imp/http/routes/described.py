@@ -15,7 +15,7 @@ from imp.http.answers import ANY_OBJECT, STRING, Schema, ref
 from imp.http.dialects import anthropic, embeddings, infill, openai_chat, openai_completions, rerank, responses
 from imp.http.fields import Field, Kind
 from imp.http.router import ALIASED
-from imp.http.routes import tokens
+from imp.http.routes import adapters, tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +212,22 @@ ROUTES: dict[str, Described] = {
         "Gives the model's memory back once nothing runs.", answer=ref("Suspended"), errors=_NO_MODEL
     ),
     "/admin/resume": Described("Loads the suspended model again.", answer=ref("Resumed"), errors=_NO_MODEL),
+    "/admin/lora/load": Described(
+        "Loads an adapter of the model; requests name it in model, or in lora.",
+        adapters.LOAD,
+        ref("AdapterLoaded"),
+        {"name": "poet", "path": "adapters/poet"},
+        errors=_NO_MODEL | {507: ref("Error")},
+        needs_model=True,
+    ),
+    "/admin/lora/unload": Described(
+        "Gives an adapter up once no request has it any more.",
+        adapters.UNLOAD,
+        ref("AdapterUnloaded"),
+        {"name": "poet"},
+        errors=_NO_MODEL,
+        needs_model=True,
+    ),
     "/reset_prefix_cache": Described("Forgets every cached prompt.", answer=ref("Success"), needs_model=True),
     "/abort_requests": Described(
         "Ends requests by their ids, or all; with --enable-server-dev-mode.",

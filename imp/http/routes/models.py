@@ -43,7 +43,7 @@ def _anthropic(model: dict[str, Any]) -> dict[str, Any]:
 
 def _all(services: Services) -> list[dict[str, Any]]:
     loaded = services.loaded
-    first = [] if loaded is None else [_card(loaded)]
+    first = [] if loaded is None else [_card(loaded), *_adapters(loaded)]
     served = None if loaded is None else loaded.card.name
     rest = [
         {"id": name, "object": "model", "created": 0, "owned_by": "imp", "loaded": False}
@@ -51,6 +51,16 @@ def _all(services: Services) -> list[dict[str, Any]]:
         if name != served
     ]
     return first + rest
+
+
+def _adapters(loaded: Loaded) -> list[dict[str, Any]]:
+    base = _card(loaded)
+    return [
+        base
+        | {"id": each.name, "created": each.loaded_at, "parent": loaded.card.name}
+        | {"meta": base["meta"] | {"n_params": each.parameters, "size": each.size_bytes, "lora_rank": each.rank}}
+        for each in loaded.adapters or ()
+    ]
 
 
 def _capabilities(facts: ModelFacts) -> list[str]:

@@ -8,7 +8,18 @@ from typing import Any
 from imp.http import generate
 from imp.http.message import HttpRequest, Response, json_response
 from imp.http.router import Access, Handler, Route, with_aliases
-from imp.http.routes import control, description, info, models, probes, responses, responses_socket, tokens, ui
+from imp.http.routes import (
+    adapters,
+    control,
+    description,
+    info,
+    models,
+    probes,
+    responses,
+    responses_socket,
+    tokens,
+    ui,
+)
 from imp.http.services import Services
 
 Bound = Callable[[Services, HttpRequest], Awaitable[Response]]
@@ -63,6 +74,8 @@ def routes(
         Route(("DELETE",), "/v1/requests/{id}", on(control.cancel), key),
         Route(("POST",), "/admin/suspend", on(control.suspend), admin),
         Route(("POST",), "/admin/resume", on(control.resume), admin),
+        Route(("POST",), "/admin/lora/load", on(adapters.load), admin),
+        Route(("POST",), "/admin/lora/unload", on(adapters.unload), admin),
         Route(("POST",), "/v1/requests/{id}/end_thinking", on(control.end_thinking), key),
         Route(("POST",), "/reset_prefix_cache", on(control.reset_prefix_cache), admin),
         Route(("GET",), "/health", on(info.health), free),
