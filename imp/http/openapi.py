@@ -46,6 +46,7 @@ _WORDS = {
     503: "Not now: no model, shutting down, or no memory for this prompt.",
     504: "The request took longer than the server allows.",
     505: "The HTTP version is not supported.",
+    507: "There is too little memory.",
 }
 _EVERYWHERE = (400, 405, 408, 413, 414, 417, 431, 500, 501, 505)
 
