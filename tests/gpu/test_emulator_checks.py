@@ -310,6 +310,47 @@ def test_a_fault_names_the_line_of_the_source():
         Module(text).launch("micro", (1,), (64,), [poisoned(3, np.uint32)])
 
 
+_FUNCTION = """
+.func (.param .b32 sum) sum_over(.param .b32 sum_over_0, .param .b32 sum_over_1)
+{
+    .reg .pred %p;
+    .reg .b32 %total, %step, %other;
+    ld.param.b32 %total, [sum_over_0];
+    ld.param.b32 %step, [sum_over_1];
+AGAIN:
+    setp.eq.u32 %p, %step, 0;
+    @%p bra DONE;
+    shfl.sync.bfly.b32 %other, %total, %step, 31, 0xffffffff;
+    add.u32 %total, %total, %other;
+    shr.u32 %step, %step, 1;
+    bra AGAIN;
+DONE:
+    st.param.b32 [sum], %total;
+    ret;
+}
+"""
+_CALL = """
+    {{
+    .param .b32 a;
+    .param .b32 b;
+    .param .b32 got;
+    st.param.b32 [a], {value};
+    st.param.b32 [b], {step};
+    call.uni (got), sum_over, (a, b);
+    ld.param.b32 {value}, [got];
+    }}
+"""
+
+
+def test_functions_are_called_and_their_collectives_meet():
+    body = "mov.u32 %x, %thread;" + _CALL.format(value="%x", step=16) + "mul.lo.u32 %x, %x, 2;" + _CALL.format(value="%x", step=1) + "st.global.u32 [%at], %x;"
+    out = poisoned(64, np.uint32)
+    built = Module(_kernel(body).replace(".shared", _FUNCTION + "\n.shared", 1))
+    assert built.unsupported == []
+    built.launch("micro", (1,), (64,), [out])
+    assert (out == np.repeat([4 * 496, 4 * (496 + 1024)], 32)).all()
+
+
 def test_seeds_change_the_order_and_a_right_kernel_does_not_notice():
     order = "atom.global.add.u32 %x, [%arg1], 1;\nst.global.u32 [%at], %x;"
     seen = []

@@ -27,20 +27,17 @@ def _results(c: Context, operands: list[str]) -> str:
 
 
 def branch(c: Context) -> str:
-    label = c.ins.scope.find("labels", c.a[0])
-    if label is None:
-        raise Unsupported(f"label {c.a[0]}")
-    return f"goto {label};"
+    return f"goto {c.label(c.a[0])};"
 
 
 def branch_indexed(c: Context) -> str:
-    cases = "".join(f"case {i}: goto {c.ins.scope.find('labels', x)}; "
-                    for i, x in enumerate(c.function.branch_targets[c.a[1]]))
+    cases = "".join(f"case {i}: goto {c.label(x)}; " for i, x in enumerate(c.frame.function.branch_targets[c.a[1]]))
     return f"switch ({c.value(c.a[0], 32)}) {{ {cases} default: fail(b, t, \"brx.idx past its targets\", 0, 0); }}"
 
 
 def leave(c: Context) -> str:
-    return "return EXITED;"
+    """ret goes back to who called, exit ends the thread."""
+    return f"goto returned{c.frame.suffix};" if c.name == "ret" and c.frame.number else "return EXITED;"
 
 
 def trap(c: Context) -> str:

@@ -33,7 +33,7 @@ def move(c: Context) -> str:
 def load(c: Context) -> str:
     targets = c.list(c.a[0])
     size = c.bits // 8 * len(targets)
-    pointer = c.at(c.space(), c.address(c.a[1]), size, "READ")
+    pointer = c.at(c.space_of(c.a[1]), c.address(c.a[1]), size, "READ")
     # a register that is wider than the type gets zeros or copies of the sign
     element = f"{'s' if c.is_signed else 'u'}{c.bits}"
     moves = "".join(f"{c.to(x)} = (u{c.width(x)})({element})from[{i}]; " for i, x in enumerate(targets) if x != "_")
@@ -42,7 +42,7 @@ def load(c: Context) -> str:
 
 def store(c: Context) -> str:
     sources = c.list(c.a[1])
-    pointer = c.at(c.space(), c.address(c.a[0]), c.bits // 8 * len(sources), "WRITE")
+    pointer = c.at(c.space_of(c.a[0]), c.address(c.a[0]), c.bits // 8 * len(sources), "WRITE")
     moves = "".join(f"to[{i}] = (u{c.bits}){c.value(x)}; " for i, x in enumerate(sources))
     return f"{c.here()} {{ u{c.bits} *to = {pointer}; {moves}}}"
 

@@ -30,23 +30,38 @@ class Unsupported(Exception):
 class Layout:
     """Where a kernel's shared and local variables lie."""
 
-    offsets: dict[str, int] = field(default_factory=dict)
+    offsets: dict[Variable, int] = field(default_factory=dict)
     shared_size: int = 0
     local_size: int = 0
     dynamic_alignment: int = 16
 
     def add(self, v: Variable) -> None:
-        if v.name in self.offsets:
+        if v in self.offsets:
             return
         if v.size is None:
-            self.offsets[v.name] = 0
+            self.offsets[v] = 0
             self.dynamic_alignment = max(self.dynamic_alignment, v.alignment)
         elif v.space == "shared":
-            self.offsets[v.name] = -(-self.shared_size // v.alignment) * v.alignment
-            self.shared_size = self.offsets[v.name] + v.size
+            self.offsets[v] = -(-self.shared_size // v.alignment) * v.alignment
+            self.shared_size = self.offsets[v] + v.size
         else:
-            self.offsets[v.name] = -(-self.local_size // 16) * 16
-            self.local_size = self.offsets[v.name] + v.size
+            self.offsets[v] = -(-self.local_size // 16) * 16
+            self.local_size = self.offsets[v] + v.size
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A call of a function, whose text is put in the place of it. passed: the caller's variables by the function's names."""
+
+    number: int
+    function: Function
+    passed: dict[str, Variable] = field(default_factory=dict)
+    caller: "Frame | None" = None
+
+    @property
+    def suffix(self) -> str:
+        """Of labels: those of a kernel have none."""
+        return f"_{self.number}" if self.number else ""
 
 
 class Context:
@@ -55,8 +70,8 @@ class Context:
     `ins` is the instruction, `a` its operands, `type` its last qualifier and `bits` the width of that type.
     """
 
-    def __init__(self, program: Program, function: Function, layout: Layout, ins: Instruction, suspend: Callable[[], int]):
-        self.program, self.function, self.layout, self.ins, self._next_resume = program, function, layout, ins, suspend
+    def __init__(self, program: Program, frame: Frame, layout: Layout, ins: Instruction, suspend: Callable[[], int]):
+        self.program, self.frame, self.layout, self.ins, self._next_resume = program, frame, layout, ins, suspend
         self.a = ins.operands
         self.parts = ins.parts
         self.name = self.parts[0]
@@ -74,6 +89,24 @@ class Context:
         """The state space among the qualifiers, or None for generic addresses."""
         plain = [p.split("::")[0] for p in self.parts[1:]]
         return next((p for p in plain if p in _SPACES), None)
+
+    def space_of(self, address: str) -> str | None:
+        """The space that an address lies in: what is passed in a call lies in local memory."""
+        space = self.space()
+        if space != "param":
+            return space
+        name = re.match(r"[\w$]*", address.strip("[ ")).group()         # type: ignore[union-attr]
+        return "local" if self._variable(name) else "param"
+
+    def label(self, name: str) -> str:
+        """A label in C."""
+        found = self.ins.scope.find("labels", name)
+        if found is None:
+            raise Unsupported(f"label {name}")
+        return found + self.frame.suffix
+
+    def _variable(self, name: str) -> Variable | None:
+        return self.ins.scope.find("variables", name) or self.frame.passed.get(name) or self.program.variables.get(name)
 
     def register(self, name: str) -> Register | None:
         return self.ins.scope.find("registers", name)
@@ -117,16 +150,16 @@ class Context:
         if not m:
             raise Unsupported(f"operand {operand}")
         name, offset = m.group(1), int(m.group(2) or "0", 0)
-        v = self.ins.scope.find("variables", name) or self.program.variables.get(name)
-        if v is not None and v.space in ("shared", "local"):
+        v = self._variable(name)
+        if v is not None and v.space in ("shared", "local", "param"):
             self.layout.add(v)
             if v.size is None:
                 return f"(SHARED_BASE + b->dynamic_offset + {offset})"
             base = "SHARED_BASE + " if v.space == "shared" else ""
-            return f"({base}{self.layout.offsets[name] + offset}u)"
+            return f"({base}{self.layout.offsets[v] + offset}u)"
         if v is not None:
             return f"((u64){symbol(name)} + {offset})"
-        if p := self.function.parameter(name):
+        if p := self.frame.function.parameter(name):
             return f"((u64)b->parameters + {p.offset + offset})"
         raise Unsupported(f"name {name}")
 

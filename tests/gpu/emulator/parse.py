@@ -12,7 +12,7 @@ _DIRECTIVE = re.compile(r"\.(loc|file|version|target|address_size|pragma)\b([^\n
 _LABEL = re.compile(r"([\w$]+):(?!:)")
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?([\w$]+)"
                         r"(?:\[(\d+)\])?")
-_VARIABLE = re.compile(r"(?:\.(?:visible|weak|extern|common) )*\.(shared|global|const|local) (?:\.attribute\(\S+\) )?"
+_VARIABLE = re.compile(r"(?:\.(?:visible|weak|extern|common) )*\.(shared|global|const|local|param) (?:\.attribute\(\S+\) )?"
                        r"(?:\.align (\d+) )?\.(\w+) ([\w$]+)(?:\[(\d*)\])?(?: ?= ?(.*))?$")
 _PREDICATED = re.compile(r"@(!?)(%?[\w$]+) (.*)$")
 
@@ -33,7 +33,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable in .shared, .global, .const or .local memory. `size` None: dynamic shared memory."""
+    """A variable in .shared, .global, .const or .local memory, or .param: what a call passes, which is local memory here.
+    `size` None: dynamic shared memory."""
 
     name: str
     space: str
@@ -43,7 +44,7 @@ class Variable:
     values: tuple[str, ...] = ()
 
 
-@dataclass
+@dataclass(eq=False)
 class Scope:
     number: int
     parent: "Scope | None" = None
@@ -80,7 +81,7 @@ class Instruction:
         return self.opcode.split(".")
 
 
-@dataclass
+@dataclass(eq=False)
 class Function:
     name: str
     is_kernel: bool
@@ -88,7 +89,8 @@ class Function:
     parameters: list[Parameter] = field(default_factory=list)
     statements: list[Label | Instruction] = field(default_factory=list)
     registers: list[Register] = field(default_factory=list)
-    variables: list[Variable] = field(default_factory=list)         # shared and local ones of any scope
+    variables: list[Variable] = field(default_factory=list)         # shared, local and param ones of any scope
+    returns: str | None = None                                      # the name of what a function returns
     branch_targets: dict[str, list[str]] = field(default_factory=dict)
     size: int = 0                                                   # of the parameters
 
@@ -167,16 +169,17 @@ class _Parser:
             return
         head = self.text[self.at:opening]
         self.at = opening + 1
-        m = re.search(r"\.(?:entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)\s*(?:\((.*?)\))?", head, re.S)
+        m = re.search(r"\.(?:entry|func)\s+(?:\(([^)]*)\)\s*)?([\w$]+)\s*(?:\((.*?)\))?", head, re.S)
         assert m, head
+        returned = _PARAMETER.search(m.group(1) or "")
         limit = re.search(r"\.(?:maxntid|reqntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", head)
         threads = 1024
         if limit:
             threads = int(limit.group(1)) * int(limit.group(2) or 1) * int(limit.group(3) or 1)
-        self.function = Function(m.group(1), is_kernel, threads)
+        self.function = Function(m.group(2), is_kernel, threads, returns=returned.group(3) if returned else None)
         self.program.functions.append(self.function)
         self.scope, self.location = Scope(self._next_scope()), 0
-        for p in split_operands(m.group(2) or ""):
+        for p in split_operands(m.group(3) or ""):
             self._parameter(self.function, p)
 
     def _parameter(self, function: Function, text: str) -> None:

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable
 
 from tests.gpu.emulator import collectives, floats, integers, memory
-from tests.gpu.emulator.operands import Context, Layout, Unsupported, symbol
-from tests.gpu.emulator.parse import Function, Instruction, Label, Program, Variable
+from tests.gpu.emulator.operands import Context, Frame, Layout, Unsupported, symbol
+from tests.gpu.emulator.parse import Function, Instruction, Label, Program, Variable, split_operands
 
 
 def translate(program: Program) -> tuple[str, list[str]]:
@@ -68,21 +68,21 @@ def _handler(ins: Instruction) -> Callable[[Context], str] | None:
 
 
 class _Kernel:
-    """Writes one kernel."""
+    """Writes one kernel. Functions that it calls become part of it, once for every call."""
 
     def __init__(self, program: Program, function: Function, index: int, unsupported: set[str]):
         self.program, self.function, self.index, self.unsupported = program, function, index, unsupported
         self.layout = Layout()
-        self.resumes = itertools.count(1)
+        self.resumes, self.calls = itertools.count(1), itertools.count(1)
         self.last_resume = 0
         self.passed: set[str] = set()           # labels above: a branch to one is a loop
+        self.called: list[Function] = []
 
     def write(self) -> tuple[str, Layout]:
-        for v in self.function.variables:
-            self.layout.add(v)
-        body = [self._statement(s) for s in self.function.statements]
+        body = self._body(Frame(0, self.function))
         k = self.index
-        registers = " ".join(f"u{max(r.bits, 8)} {r.name};" for r in sorted(self.function.registers, key=lambda r: -r.bits))
+        fields = [r for f in (self.function, *self.called) for r in f.registers]
+        registers = " ".join(f"u{max(r.bits, 8)} {r.name};" for r in sorted(fields, key=lambda r: -r.bits))
         cases = " ".join(f"case {n}: goto resume_{n};" for n in range(1, self.last_resume + 1))
         sizes = ", ".join(f"{p.offset}, {p.size}" for p in self.function.parameters) or "0"
         head = [f"typedef struct {{ {registers} u32 unused; }} registers_{k};", f"static const u32 parameters_{k}[] = {{{sizes}}};",
@@ -90,22 +90,27 @@ class _Kernel:
                 f"switch (t->resume) {{ {cases} }}"]
         return "\n".join([*head, *body, "return EXITED;", "}"]), self.layout
 
+    def _body(self, frame: Frame) -> list[str]:
+        for v in frame.function.variables:
+            self.layout.add(v)
+        return [self._statement(s, frame) for s in frame.function.statements]
+
     def _suspend(self) -> int:
         self.last_resume = next(self.resumes)
         return self.last_resume
 
-    def _statement(self, statement: Label | Instruction) -> str:
+    def _statement(self, statement: Label | Instruction, frame: Frame) -> str:
         if isinstance(statement, Label):
-            self.passed.add(statement.name)
-            return f"{statement.name}:;"
-        c = Context(self.program, self.function, self.layout, statement, self._suspend)
+            self.passed.add(statement.name + frame.suffix)
+            return f"{statement.name}{frame.suffix}:;"
+        c = Context(self.program, frame, self.layout, statement, self._suspend)
         text = self._instruction(c)
         if statement.predicate is None:
             return text
         return f"if ({'!' if statement.negated else ''}{c.value(statement.predicate, 1)}) {{ {text} }}"
 
     def _instruction(self, c: Context) -> str:
-        handler = _handler(c.ins)
+        handler = self._call if c.name == "call" else _handler(c.ins)
         try:
             if handler is None:
                 raise Unsupported(c.ins.opcode)
@@ -115,7 +120,25 @@ class _Kernel:
             return f'{c.here()} fail(b, t, {_quoted("unsupported PTX: " + c.ins.opcode)}, 0, 0);'
         return self._counted(c, text)
 
+    def _call(self, c: Context) -> str:
+        """`call (result), function, (arguments)`, where each is a .param variable of the caller."""
+        lists = [split_operands(x[1:-1]) if x.startswith("(") else [] for x in c.a]
+        name = next(x for x in c.a if not x.startswith("("))
+        function = next((f for f in self.program.functions if f.name == name), None)
+        if function is None or function in self._callers(c.frame):
+            raise Unsupported(c.ins.opcode)                     # a pointer, or what the driver provides, or itself
+        if function not in self.called:
+            self.called.append(function)
+        names = [*([function.returns] if function.returns else []), *(p.name for p in function.parameters)]
+        given = [x for part in lists for x in part]
+        passed = {inner: c.ins.scope.find("variables", outer) for inner, outer in zip(names, given, strict=True)}
+        frame = Frame(next(self.calls), function, passed, c.frame)
+        return " ".join(["{", *self._body(frame), "}", f"returned{frame.suffix}:;"])
+
+    def _callers(self, frame: Frame) -> list[Function]:
+        return [frame.function, *(self._callers(frame.caller) if frame.caller else [])]
+
     def _counted(self, c: Context, text: str) -> str:
-        if (c.name == "bra" and c.ins.scope.find("labels", c.a[0]) in self.passed) or c.name == "brx":
+        if (c.name == "bra" and c.label(c.a[0]) in self.passed) or c.name == "brx":
             return f"{c.here()} count_loop(b, t, loop_limit); {text}"
         return text
