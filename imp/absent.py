@@ -28,7 +28,6 @@ KEYS = (
     Absent("runtime.graph_prewarm", "CUDA graphs", (False, 0)),
     Absent("runtime.decode_burst", "decode bursts", (0, 1)),
     Absent("kv_cache.block_size", "other block size than 16", (16,)),
-    Absent("kv_cache.growable", "KV cache that grows", (False,)),
     Absent("attention.sparse_topk_tokens", _SPARSE, (0,)),
     Absent("attention.sparse_sink_tokens", _SPARSE, (16,)),
     Absent("attention.sparse_recent_tokens", _SPARSE, (256,)),

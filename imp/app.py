@@ -395,7 +395,8 @@ class App:
             millions = card.parameters / 1e6
             say(f"  model    {card.name} ({card.architecture}, {millions:.0f}M parameters, {card.quantization})")
             say(f"  context  {memory.context} tokens")
-            kv_mib = memory.kv_bytes / 2**20
-            say(f"  cache    {memory.kv_tokens} tokens in {memory.blocks} blocks, up to {kv_mib:.0f} MiB")
+            most = memory.reserved_blocks
+            kv_mib = most * memory.block_bytes / 2**20
+            say(f"  cache    {most * memory.block_size} tokens in {most} blocks, up to {kv_mib:.0f} MiB")
             say(f"  backend  {backend.describe()}")
         say(f"  listens  {url}  (chat page: {url}/)")

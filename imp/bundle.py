@@ -28,7 +28,7 @@ from .constrain.schema import PropertyOrder, SchemaOptions, Whitespace
 from .constrain.tools import Vocabulary
 from .constrain.vocab import VocabTables, vocabulary_tables
 from .encoder import EncoderProcess
-from .memory import BLOCK_SIZE, MemoryPlan, allocating, available_bytes, plan
+from .memory import BLOCK_SIZE, Growth, MemoryPlan, allocating, available_bytes, plan
 from .model import arch, centring
 from .model.drafting import DraftModel
 from .model.ops import Backend, Model, StepLimits
@@ -161,6 +161,7 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
         kv_format=backend.kv_format(model),
         whole_context=wanted > 0,
         host_bytes=settings.kv_cache.host_mb << 20,
+        growable=settings.kv_cache.growable,
     )
     limits = step_limits(memory, settings)
     with allocating(memory):
@@ -179,7 +180,7 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
     with allocating(memory):
         proposer = guide.drafting(tokenizer, limits, bits) if guide else None
     guesses = speculation(settings, proposer)
-    pool = BlockPool(memory.blocks, BLOCK_SIZE)
+    pool = BlockPool(memory.blocks, BLOCK_SIZE, memory.most_blocks, Growth(memory.block_bytes).grant)
     model_files = None if digest is None else digest.result()
     tiers = below(pool, backend, backend.kv_block_bytes(model, BLOCK_SIZE), model_files, settings)
     bundle = Bundle(
@@ -241,7 +242,7 @@ def step_limits(memory: MemoryPlan, settings: Settings) -> StepLimits:
         rows=memory.rows,
         logit_rows=max(memory.rows, 64),
         context=memory.context,
-        blocks=memory.blocks,
+        blocks=memory.reserved_blocks,
         block_size=BLOCK_SIZE,
     )
 
@@ -323,7 +324,7 @@ def scheduler(
         prompt_cap=settings.runtime.prefill_chunk_decode_cap,
         pace=Pace(settings.runtime.max_stall_ms / 1000 or None),
         aside=None if aside is None else Aside(aside.tokens, aside.rows),
-        pin_budget=memory.blocks * settings.server.prefix_pin_budget_pct // 100,
+        pin_budget=memory.reserved_blocks * settings.server.prefix_pin_budget_pct // 100,
         below=below,
     )
 

@@ -281,6 +281,7 @@ def _memory(bundle: Bundle) -> dict[str, Any]:
         "kv_block_size": plan.block_size,
         "kv_block_bytes": plan.block_bytes,
         "kv_tokens": plan.kv_tokens,
+        "kv_most_blocks": plan.reserved_blocks,
         "kv_host_bytes": plan.host_bytes,
         "context": plan.context,
         "sequences_per_step": plan.rows,
@@ -301,7 +302,8 @@ def _report(bundle: Bundle, findings: list[Finding]) -> str:
         "memory plan",
         f"  weights    {mib['weights_bytes']}",
         f"  KV cache   {mib['kv_bytes']}  {plan['kv_blocks']} blocks of {plan['kv_block_size']} tokens"
-        f" in {plan['kv_format'] or 'no memory'}",
+        f" in {plan['kv_format'] or 'no memory'}"
+        + (f", growing to {plan['kv_most_blocks']}" if plan["kv_most_blocks"] > plan["kv_blocks"] else ""),
         *([f"  below it   {mib['kv_host_bytes']}"] if plan["kv_host_bytes"] else []),
         f"  left       {mib['available_bytes']}  with the model loaded",
         f"  context    {plan['context']} tokens, {plan['sequences_per_step']} sequences a step",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import control_groups
@@ -13,6 +14,8 @@ from . import control_groups
 BLOCK_SIZE = 16  # positions in one block of the KV cache
 _KV_SHARE = 0.25  # of the free memory
 _TOKENS_A_ROW = 1024  # typical length of a sequence, when the cache is sized without being told
+_MOST_SHARE = 0.75  # of the free memory, for a cache that grows
+_REST_S = 1.0
 _MARGIN = 192 << 20  # left for the buffers of a step, compiled kernels, the tokenizer's process
 
 
@@ -28,6 +31,12 @@ class MemoryPlan:
     block_size: int = BLOCK_SIZE
     kv_format: str = ""  # of keys and values
     host_bytes: int = 0  # for blocks that were given up for others
+    most_blocks: int = 0  # what `blocks` may grow to; 0: they do not
+
+    @property
+    def reserved_blocks(self) -> int:
+        """Blocks that there must be addresses for."""
+        return max(self.blocks, self.most_blocks)
 
     @property
     def kv_bytes(self) -> int:
@@ -62,11 +71,13 @@ def plan(
     kv_format: str = "",
     whole_context: bool = False,
     host_bytes: int = 0,
+    growable: bool = False,
 ) -> MemoryPlan:
     """Blocks for the KV cache: the number asked for, else a share of what is free, else what `rows` usually need.
 
     rows, blocks: 0 lets the plan choose.   whole_context: the blocks it chooses hold all of it, however few are free.
-    host_bytes: for what is kept below the cache.
+    host_bytes: for what is kept below the cache.   growable: begin with what one sequence needs; what the cache may
+    grow to is the number asked for, or what `rows` may need at most, or most of what is free.
     Raises OutOfMemory when weights, margin and one sequence do not fit.
     """
     rows = rows or 64
@@ -79,8 +90,31 @@ def plan(
     if not blocks:
         enough = max(-(-context // BLOCK_SIZE) + 1, rows * _TOKENS_A_ROW // BLOCK_SIZE)
         blocks = max(least, min(enough, int(left * _KV_SHARE) // block_bytes))
+        if growable:
+            wanted = rows * -(-context // BLOCK_SIZE)
+            blocks = max(blocks, min(wanted, int(left * _MOST_SHARE) // block_bytes))
     context = min(context, blocks * BLOCK_SIZE)
-    return MemoryPlan(weights_bytes, block_bytes, blocks, rows, context, BLOCK_SIZE, kv_format, host_bytes)
+    made = MemoryPlan(weights_bytes, block_bytes, blocks, rows, context, BLOCK_SIZE, kv_format, host_bytes)
+    if not growable:
+        return made
+    return replace(made, blocks=min(blocks, -(-context // BLOCK_SIZE) + 1), most_blocks=blocks)
+
+
+class Growth:
+    """How many more blocks there is memory for. When there was too little it does not look again for a while."""
+
+    def __init__(self, block_bytes: int, free: Callable[[], int] = available_bytes) -> None:
+        self.block_bytes, self._free, self._resting_until = block_bytes, free, 0.0
+
+    def grant(self, wanted: int) -> int:
+        """At most so many."""
+        now = time.monotonic()
+        if now < self._resting_until:
+            return 0
+        granted = max(0, min(wanted, (self._free() - _MARGIN) // self.block_bytes))
+        if granted < wanted:
+            self._resting_until = now + _REST_S
+        return granted
 
 
 @contextmanager

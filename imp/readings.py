@@ -96,7 +96,7 @@ def _none() -> dict[Labels, float]:
 
 def reserved(memory: MemoryPlan, stats: Stats, more: int = 0) -> dict[Labels, float]:
     """Bytes by tier: what is taken from the start, `more` than planned, and what blocks below the cache may take."""
-    own: dict[Labels, float] = {(HOST,): memory.weights_bytes + memory.kv_bytes + more}
+    own: dict[Labels, float] = {(HOST,): memory.weights_bytes + stats.blocks_total * memory.block_bytes + more}
     return own | {(tier.name,): tier.most_bytes for tier in stats.tiers}
 
 

@@ -301,6 +301,9 @@ class KvCache:
         switches={f"--kv-{name}": name for name in ("fp8", "int8", "int4", "nvfp4", "mxfp4")},
     )
     max_blocks: int = setting(0, "blocks of 16 tokens; 0: chosen from memory", low=0)
+    growable: bool = setting(
+        False, "begin with blocks for one sequence, and take more as they are needed and memory is free (docs/KV.md)"
+    )
     host_mb: int = setting(0, "memory for blocks that were given up for others, in MiB; 0: none (docs/KV.md)", low=0)
     disk_dir: Path | None = setting(
         None,

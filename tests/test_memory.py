@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from imp.app import EXIT_CODES
-from imp.memory import OutOfMemory, allocating, available_bytes, plan
+from imp.memory import Growth, OutOfMemory, allocating, available_bytes, plan
 from imp.model import arch
 from imp.model.config import positions
 from imp.weights.checkpoint import ContextTooLong
@@ -133,6 +134,29 @@ def test_an_allocation_that_fails_is_told_with_the_plan(error):
 def test_other_errors_stay_what_they_are():
     with pytest.raises(PermissionError), allocating(planned()):
         raise PermissionError(errno.EACCES, "no")
+
+
+def test_a_cache_that_grows_begins_with_one_sequence_and_may_take_most_of_what_is_free():
+    made = planned(growable=True)
+    assert made.blocks == 513 and made.context == 8192
+    assert made.most_blocks == made.reserved_blocks == (7 * GIB - 192 * MIB) * 3 // 4 // MIB
+    assert planned(growable=True, blocks=700).most_blocks == 700 and planned(growable=True, rows=2).most_blocks == 1024
+    small = planned(growable=True, blocks=100)
+    assert (small.blocks, small.most_blocks, small.context) == (100, 100, 1600)
+    assert planned().most_blocks == 0 and planned().reserved_blocks == planned().blocks
+
+
+def test_growth_stops_where_memory_does_and_looks_again_later(monkeypatch):
+    free, now = [GIB], [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    growth = Growth(MIB, lambda: free[0])
+    assert growth.grant(100) == 100 and growth.grant(1000) == 1024 - 192
+    free[0] = 300 * MIB
+    assert growth.grant(50) == 0  # it was short a moment ago
+    now[0] += 2
+    assert growth.grant(200) == 300 - 192
+    free[0], now[0] = 0, now[0] + 2
+    assert growth.grant(1) == 0
 
 
 # -- the context

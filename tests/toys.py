@@ -434,13 +434,16 @@ class Stage:
         aside: Aside | None = None,
         takes: Callable[[Batch], float] | None = None,
         below: Callable[[BlockPool, ToyRunner], Below] | None = None,
+        start: int = 0,
+        grant: Callable[[int], int] | None = None,
     ) -> None:
-        """takes: seconds of a step; None: no time passes in it.   below: makes what is kept below the pool."""
+        """takes: seconds of a step; None: no time passes in it.   below: makes what is kept below the pool.
+        start: blocks that there are at first; 0: all.   grant: as the BlockPool's."""
         self.takes = takes
         self.durations: list[float] = []
         self.runner = runner or ToyRunner(blocks, size)
         self.letters: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        pool = BlockPool(blocks, size)
+        pool = BlockPool(start or blocks, size, blocks, grant)
         kept = None
         if below is not None:
             assert isinstance(self.runner, ToyRunner)

@@ -6,6 +6,8 @@ A block is in exactly one of three states:
     cached   refs == 0, its content is known, waits in `idle` until it is evicted or revived
     blank    refs == 0, without content, lies in `blank`
 
+A pool may grow: then there are fewer blocks at first than there may be, and more are asked for before any is evicted.
+
 Known blocks form trees: each goes on from the block before it, the first ones from their salt. Whoever holds a known
 block holds the one before it too, because equal blocks become one as soon as they are full (`publish`). So a block is
 never idle before those behind it are, and since blocks are handed back last one first, `idle`, oldest first, always has
@@ -64,11 +66,16 @@ class Content:
 
 
 class BlockPool:
-    """`count` blocks of `size` positions each. Belongs to the engine thread."""
+    """`count` blocks of `size` positions each. Belongs to the engine thread.
 
-    def __init__(self, count: int, size: int) -> None:
+    most: what `count` may grow to.   grant: how many more there may be, asked for so many: 0 where memory is short.
+    """
+
+    def __init__(self, count: int, size: int, most: int = 0, grant: Callable[[int], int] | None = None) -> None:
         self.count = count
         self.size = size
+        self.most = max(count, most)
+        self.grant = grant or _all_of
         self.refs = [0] * count
         self.content: list[Content | None] = [None] * count
         self.by_hash: dict[bytes, int] = {}
@@ -231,6 +238,8 @@ class BlockPool:
 
     def take(self, count: int) -> list[int] | None:
         """`count` blocks with one holder and no content, or None (and nothing changed) where there are too few."""
+        if count > len(self.blank):
+            self._grow(count - len(self.blank))
         if count > self.available:
             return None
         while len(self.blank) < count:
@@ -239,6 +248,23 @@ class BlockPool:
         for b in taken:
             self.refs[b] = 1
         return taken
+
+    def make_available(self, count: int) -> bool:
+        """Whether take() could hand out so many, for which the pool grows if it must."""
+        if count > self.available:
+            self._grow(count - self.available)
+        return count <= self.available
+
+    def _grow(self, wanted: int) -> None:
+        """By a quarter where that is more, so that it is rare."""
+        most = self.most - self.count
+        if most <= 0:
+            return
+        more = self.grant(min(max(wanted, self.count // 4), most))
+        self.blank[:0] = reversed(range(self.count, self.count + more))
+        self.refs += [0] * more
+        self.content += [None] * more
+        self.count += more
 
     def _evict(self, block: int) -> None:
         content = self.content[block]
@@ -316,6 +342,10 @@ class BlockPool:
         for b in self.idle:
             assert seen.issuperset(known[b].behind), "a block would be evicted before those behind it"
             seen.add(b)
+
+
+def _all_of(wanted: int) -> int:
+    return wanted
 
 
 def _unwatched(block: int, h: bytes) -> None: ...

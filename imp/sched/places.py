@@ -175,7 +175,7 @@ class Places:
         need = self._need(seq, found)
         if self.running:
             need += self._growth + self.growth([seq])
-        return need <= self.pool.available
+        return self.pool.make_available(need)
 
     def _need(self, seq: Sequence, found: Found) -> int:
         """Blocks it takes from those that are available. Alone it does with these, whatever it may say."""

@@ -80,6 +80,7 @@ class Stats:
     waiting: int = 0  # sequences, those of n > 1 that wait for their prompt included
     running: int = 0
     blocks_total: int = 0
+    blocks_most: int = 0  # what blocks_total may grow to
     blocks_used: int = 0
     blocks_live: int = 0
     blocks_cached: int = 0  # blocks a later prompt could share, whoever holds them
@@ -125,6 +126,7 @@ def snapshot(
         waiting=waiting,
         running=running,
         blocks_total=pool.count,
+        blocks_most=pool.most,
         blocks_used=pool.count - pool.available,
         blocks_live=pool.live,
         blocks_cached=pool.known,

@@ -87,6 +87,27 @@ def test_memory_below_the_cache_keeps_what_it_gives_up(smollm2_path: Path) -> No
         assert told["restored"] > 0 and told["max_bytes"] == 64 << 20 and 0 < told["bytes"] <= 64 << 20
 
 
+def test_a_cache_that_grows_takes_blocks_as_they_are_needed(smollm2_path: Path) -> None:
+    arguments = ["--model", str(smollm2_path), "--max-model-len", "512", "--max-batch", "8"]
+    with server(*arguments, "--set", "kv_cache.growable=true") as process:
+
+        def blocks() -> tuple[int, int]:
+            told = httpx.get(process.url + "/health", timeout=10).json()
+            assert told["kv_capacity_tokens"] == told["kv_blocks_total"] * 16
+            assert process.metrics()["imp_kv_blocks_total"] == told["kv_blocks_total"]
+            return told["kv_blocks_total"], told["kv_ceiling_blocks"]
+
+        assert blocks() == (33, 512)
+        first, _ = answer(process)
+        assert blocks()[0] == 33
+        for word in ("rain", "snow", "hail"):
+            answer(process, prompt=STORY.replace("wind", word).replace("On", "At"))
+        grown, most = blocks()
+        assert 33 < grown < most == 512
+        found, cached = answer(process)
+        assert found == first and cached > 300 and process.metrics()["imp_prefix_cache_evictions_total"] == 0
+
+
 def test_a_folder_that_cannot_be_used_ends_the_start(smollm2_path: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     process = ServerProcess("--model", str(smollm2_path), "--prefix-cache", str(tmp_path / "file"))

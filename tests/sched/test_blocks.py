@@ -33,6 +33,40 @@ def test_taking_more_than_there_is_changes_nothing():
     assert pool.take(0) == []
 
 
+def test_a_pool_grows_before_anything_is_evicted_and_only_as_far_as_it_may():
+    pool = BlockPool(8, 2, most=13)
+    blocks, hashes = filled(pool, list(range(16)))
+    pool.release(blocks)
+    taken = pool.take(1)
+    assert taken == [8] and pool.count == 10 and pool.evictions == 0  # by a quarter
+    assert pool.match(hashes, list(range(16)), b"") == blocks
+    assert pool.make_available(13) is False and pool.count == 13
+    more = pool.take(4)
+    assert more is not None and pool.evictions == 0
+    last = pool.take(1)
+    assert last is not None and pool.evictions == 1 and pool.count == 13
+    pool.check([taken + more + last])
+
+
+def test_a_pool_that_is_granted_nothing_evicts():
+    asked: list[int] = []
+
+    def none(wanted: int) -> int:
+        asked.append(wanted)
+        return 0
+
+    pool = BlockPool(4, 1, most=100, grant=none)
+    blocks, _ = filled(pool, [1, 2, 3, 4])
+    pool.release(blocks)
+    assert pool.take(2) is not None and pool.evictions == 2 and asked == [2]
+    assert pool.take(3) is None and pool.make_available(2) and not pool.make_available(3)
+    pool.check([pool_held(pool)])
+
+
+def pool_held(pool: BlockPool) -> list[int]:
+    return [block for block, refs in enumerate(pool.refs) if refs]
+
+
 def test_released_blocks_are_found_again_until_they_are_evicted():
     pool = BlockPool(4, 2)
     blocks, hashes = filled(pool, [1, 2, 3, 4])

@@ -89,12 +89,18 @@ def make_request(rng: random.Random, i: int, prefixes: list[tuple[int, ...]], le
     )
 
 
-def play(seed: int, folder: Path, below: MakeBelow | None = None) -> tuple[Stage, dict[str, Request], set[str]]:
+def play(
+    seed: int, folder: Path, below: MakeBelow | None = None, grows: bool = False
+) -> tuple[Stage, dict[str, Request], set[str]]:
     rng = random.Random(seed)
     size = rng.choice([1, 2, 4, 8])
     blocks = rng.choice([rng.randrange(60 // size, 120 // size), rng.randrange(90 // size, 400 // size)])
     context = rng.choice([60, 80, 1_000_000])
     max_rows = rng.randrange(2, 11)
+    start = 0
+    if grows:
+        context = min(context, 80)
+        start, blocks = -(-context // size), -(-context // size) + blocks
     seconds = rng.choice([None, lambda batch: 0.01 + 0.001 * sum(row.count for row in batch.rows)])
     stage = Stage(
         blocks,
@@ -110,6 +116,8 @@ def play(seed: int, folder: Path, below: MakeBelow | None = None) -> tuple[Stage
         takes=seconds,
         aside=rng.choice([None, Aside(rng.randrange(1, 40), rng.randrange(1, 5))]),
         below=below,
+        start=start,
+        grant=lambda wanted: rng.randrange(wanted + 1),
     )
     stage.runner.piece = lambda: rng.randrange(1, 12)
     for _ in range(rng.choice([0, 50])):  # experience tells that outputs are short
@@ -170,6 +178,22 @@ def judge(stage: Stage, requests: dict[str, Request], aborted: set[str]) -> None
                 assert out.essence == reference(request, index, length).essence
             assert usage.cached < usage.prompt and usage.predicted_accepted <= usage.accepted <= usage.drafted
             assert usage.predicted <= usage.drafted and usage.verify_steps <= usage.verified
+
+
+@pytest.mark.parametrize("first", range(4000, 4080, CHUNK))
+def test_a_pool_that_grows_gives_the_same_outputs(first, kernel_folder):
+    grown = evictions = 0
+    for seed in range(first, first + CHUNK):
+        try:
+            stage, requests, aborted = play(seed, kernel_folder, grows=True)
+            judge(stage, requests, aborted)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+        pool = stage.sched.pool
+        assert len(pool.refs) == len(pool.content) == pool.count <= pool.most
+        grown += pool.count > -(-stage.sched.context // pool.size)
+        evictions += pool.evictions
+    assert grown > CHUNK // 2 and evictions
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
