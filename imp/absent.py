@@ -15,7 +15,6 @@ FLAGS = (
     Absent("--mmproj", _VISION),
     Absent("--allow-remote-images", _VISION),
     Absent("--max-images-per-request", _VISION),
-    Absent("--vram-budget", "GPU backend"),
     Absent("--speech-model", "speech models"),
     Absent("--video-model", "video runner"),
 )
@@ -25,7 +24,7 @@ KEYS = (
     Absent("runtime.prefill_batch", "limit on prompts per step", (0,)),
     Absent("runtime.deterministic", "faster mode that is not deterministic", (True,)),
     Absent("runtime.warmup", "warm-up requests", (False,)),
-    Absent("runtime.graph_prewarm", "CUDA graphs", (False, 0)),
+    Absent("runtime.graph_prewarm", "choice: graphs are captured at the load", (True,)),
     Absent("runtime.decode_burst", "decode bursts", (0, 1)),
     Absent("kv_cache.block_size", "other block size than 16", (16,)),
     Absent("attention.sparse_topk_tokens", _SPARSE, (0,)),

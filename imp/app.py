@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from imp import __version__, bundle, garbage, keys, models
-from imp.bundle import Bundle
+from imp.bundle import Bundle, DeviceError
 from imp.encoder import EncoderGone
 from imp.engine import Engine
 from imp.http.application import Application
@@ -26,7 +26,7 @@ from imp.http.routes.table import routes
 from imp.http.server import Server, ServerSettings
 from imp.http.services import Services, State
 from imp.http.store import ResponseStore
-from imp.memory import OutOfMemory
+from imp.memory import DeviceOutOfMemory, OutOfMemory
 from imp.obs import log as logs
 from imp.obs.metrics import Metrics
 from imp.obs.sinks import Sinks, open_sinks
@@ -46,6 +46,8 @@ PREPARE_THREADS = 2  # render and tokenise
 SWITCH_S = 0.001  # the event loop waits so long for a thread that runs Python; the interpreter's own choice is 5 ms
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (DeviceOutOfMemory, 3),
+    (DeviceError, 3),
     (OutOfMemory, 2),
     (MemoryError, 2),
     (ScriptError, 1),

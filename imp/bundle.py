@@ -28,10 +28,21 @@ from .constrain.schema import PropertyOrder, SchemaOptions, Whitespace
 from .constrain.tools import Vocabulary
 from .constrain.vocab import VocabTables, vocabulary_tables
 from .encoder import EncoderProcess
-from .memory import BLOCK_SIZE, Growth, MemoryPlan, allocating, available_bytes, plan
+from .memory import (
+    BLOCK_SIZE,
+    DEVICE,
+    HOST,
+    MARGIN,
+    ROWS,
+    Growth,
+    MemoryPlan,
+    allocating,
+    available_bytes,
+    plan,
+)
 from .model import arch, centring
 from .model.drafting import DraftModel
-from .model.ops import Backend, Model, StepLimits
+from .model.ops import Backend, DeviceMemory, Model, Room, StepLimits
 from .model.plan import MaskBits
 from .model.runner import ModelRunner
 from .sched.aside import Aside
@@ -50,7 +61,8 @@ from .tiers import fingerprint
 from .tiers.below import Below
 from .tiers.folder import BlockFolder, FolderError
 from .tiers.shelf import BlockShelf
-from .types import Pool, Proposer, Request, Runner
+from .types import DeviceError as DeviceError
+from .types import NoDevice, Pool, Proposer, Request, Runner
 from .weights.checkpoint import Checkpoint, InvalidModel, TokenizerFiles, open_checkpoint
 
 Progress = Callable[[str], None]
@@ -84,6 +96,9 @@ class Device(Protocol):
     def close(self) -> None: ...
 
 
+def _none() -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Bundle:
     card: ModelCard
@@ -96,6 +111,7 @@ class Bundle:
     draft: Device | None = None  # where its draft model runs
     below: Below | None = None  # KV that is kept elsewhere, too
     adapters: Adapters | None = None  # None: it can have none
+    device_memory: Callable[[], DeviceMemory | None] = _none
 
     def adapted(self, name: str) -> Bundle | None:
         """As requests see it that name this adapter; None where there is none of that name."""
@@ -124,6 +140,13 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
         from .model.reference import ReferenceBackend
 
         return ReferenceBackend(kv_dtype=settings.kv_cache.dtype)
+    if settings.model.device != "cpu":
+        try:
+            return _on_gpu(settings, progress)
+        except NoDevice as why:
+            if settings.model.device != "auto":
+                raise
+            progress(f"running on the CPU: {why}")
     from .cpu.ops import CpuBackend
 
     def ready(count: int, wanted: int) -> None:
@@ -135,10 +158,27 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
     return backend
 
 
+def _on_gpu(settings: Settings, progress: Progress) -> Backend:
+    """Raises NoDevice."""
+    try:
+        from .cuda.ops import CudaBackend
+    except ImportError as error:
+        raise NoDevice("the packages for GPUs are not installed (imp-server[cuda])") from error
+
+    def ready(count: int, wanted: int) -> None:
+        if backend.compiler.compiled:
+            progress(f"compiling kernels, once: {count} of {wanted}")
+
+    index = int(settings.model.device.partition(":")[2] or 0)
+    budget = settings.runtime.vram_budget << 20
+    backend = CudaBackend(index, settings.paths.cache, settings.kv_cache.dtype, budget, ready)
+    return backend
+
+
 def load(path: Path, settings: Settings, progress: Progress, draft: Path | None = None) -> Bundle:
     """Load a model, and with it the one that guesses what it will say, `draft`. Raises InvalidModel, UnsupportedModel,
     ContextTooLong, FileNotFoundError, MemoryError, InvalidTokenizer, UnsupportedTokenizer, EncoderGone, FolderError,
-    memory.OutOfMemory."""
+    DeviceError, memory.OutOfMemory."""
     progress(f"reading {path.name}")
     encoder = EncoderProcess(path)  # reads its vocabulary while we do the rest
     checkpoint = open_checkpoint(path)
@@ -151,17 +191,21 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
     wanted_adapters = read_named(named_paths(settings.model.lora), model)
     adapters = Adapters(Shapes(model.modules, model.formats), backend)
     adapters.planned_bytes = sum(backend.adapter_bytes(model, adapter) for _, _, adapter in wanted_adapters)
+    room = _room(backend, model, settings)
+    own_bytes = room.weights_bytes if room else checkpoint.size_bytes
     memory = plan(
-        checkpoint.size_bytes + (guide.size_bytes if guide else 0) + adapters.planned_bytes,
+        own_bytes + (guide.size_bytes if guide else 0) + adapters.planned_bytes,
         backend.kv_block_bytes(model, BLOCK_SIZE) + (guide.block_bytes if guide else 0),
         context=wanted or model.context,
         rows=settings.runtime.max_batch_size,
         blocks=settings.kv_cache.max_blocks,
-        free_bytes=available_bytes(),
+        free_bytes=room.free_bytes if room else available_bytes(),
         kv_format=backend.kv_format(model),
         whole_context=wanted > 0,
         host_bytes=settings.kv_cache.host_mb << 20,
-        growable=settings.kv_cache.growable,
+        growable=settings.kv_cache.growable and room is None,
+        tier=DEVICE if room else HOST,
+        work_bytes=room.work_bytes if room else MARGIN,
     )
     limits = step_limits(memory, settings)
     with allocating(memory):
@@ -204,6 +248,7 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
         draft=guide.backend if guide else None,
         below=tiers,
         adapters=adapters,
+        device_memory=backend.device_memory,
     )
     if bundle.card.name in adapters.known:
         raise InvalidModel(f"--lora {bundle.card.name}: the model itself has this name")
@@ -222,7 +267,8 @@ class Guide:
         self._checkpoint = open_checkpoint(path)
         self._model = arch.build(self._checkpoint)
         self.backend = new_backend(settings, progress)
-        self.size_bytes = self._checkpoint.size_bytes
+        room = _room(self.backend, self._model, settings)
+        self.size_bytes = room.weights_bytes + room.work_bytes if room else self._checkpoint.size_bytes
         self.block_bytes = self.backend.kv_block_bytes(self._model, BLOCK_SIZE)
 
     def drafting(self, tokenizer: Tokenizer, limits: StepLimits, bits: MaskBits) -> DraftModel:
@@ -234,6 +280,13 @@ class Guide:
         self.backend.centre_keys(tokenizer.encode(centring.TEXT))
         self._checkpoint.close()
         return DraftModel(self.backend, tokenizer.vocab_size, limits, self._model.context, bits)
+
+
+def _room(backend: Backend, model: Model, settings: Settings) -> Room | None:
+    """What the device has for the model, before it is known how many blocks it gets."""
+    context = settings.runtime.max_seq_len or model.context
+    rows = settings.runtime.max_batch_size or ROWS
+    return backend.room(model, step_limits(MemoryPlan(0, 0, 0, rows, context), settings))
 
 
 def step_limits(memory: MemoryPlan, settings: Settings) -> StepLimits:

@@ -138,7 +138,8 @@ format 0.0.4; it reads counters and the engine's last snapshot, so it never wait
   none is in none of them.
 - Times are seconds from the arrival of the complete request. Buckets: {_list(metrics.SECONDS)};
   between tokens {_list(metrics.TOKEN_SECONDS)}.
-- `tier` is `host`, the main memory. Without a device the `imp_vram_*` gauges are 0.
+- `tier` is `host`, the machine's memory, or `device`, that of the GPU the model is on. Without one the `imp_vram_*`
+  gauges are 0.
 - Metrics with a label have no sample while there is nothing to tell; all others are always there.
 
 """

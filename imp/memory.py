@@ -13,10 +13,13 @@ from . import control_groups
 
 BLOCK_SIZE = 16  # positions in one block of the KV cache
 _KV_SHARE = 0.25  # of the free memory
+ROWS = 64  # sequences of a step, unless said otherwise
 _TOKENS_A_ROW = 1024  # typical length of a sequence, when the cache is sized without being told
 _MOST_SHARE = 0.75  # of the free memory, for a cache that grows
 _REST_S = 1.0
-_MARGIN = 192 << 20  # left for the buffers of a step, compiled kernels, the tokenizer's process
+MARGIN = 192 << 20  # left for the buffers of a step, compiled kernels, the tokenizer's process
+_DEVICE_SHARE = 0.9  # of what is free on a device: nobody else is expected there
+HOST, DEVICE = "host", "device"  # tiers: the machine's memory, and that of a device of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class MemoryPlan:
     def reserved_blocks(self) -> int:
         """Blocks that there must be addresses for."""
         return max(self.blocks, self.most_blocks)
+    tier: str = HOST  # where it is
+    work_bytes: int = MARGIN  # beside weights and KV cache
 
     @property
     def kv_bytes(self) -> int:
@@ -49,6 +54,10 @@ class MemoryPlan:
 
 class OutOfMemory(Exception):
     """The machine cannot hold the model: one sentence. Exit code 2."""
+
+
+class DeviceOutOfMemory(OutOfMemory):
+    """The device cannot. Exit code 3."""
 
 
 def available_bytes(root: Path = Path("/")) -> int:
@@ -72,29 +81,45 @@ def plan(
     whole_context: bool = False,
     host_bytes: int = 0,
     growable: bool = False,
+    tier: str = HOST,
+    work_bytes: int = MARGIN,
 ) -> MemoryPlan:
     """Blocks for the KV cache: the number asked for, else a share of what is free, else what `rows` usually need.
 
     rows, blocks: 0 lets the plan choose.   whole_context: the blocks it chooses hold all of it, however few are free.
-    host_bytes: for what is kept below the cache.   growable: begin with what one sequence needs; what the cache may
-    grow to is the number asked for, or what `rows` may need at most, or most of what is free.
+    host_bytes: for what is kept below the cache, in the machine's memory.   growable: begin with what one sequence
+    needs; what the cache may grow to is the number asked for, or what `rows` may need at most, or most of what is free.
+    tier, free_bytes: which memory it is for, and what of it is free.   work_bytes: what else is needed of it.
     Raises OutOfMemory when weights, margin and one sequence do not fit.
     """
-    rows = rows or 64
-    left = free_bytes - weights_bytes - host_bytes - _MARGIN
+    rows = rows or ROWS
+    left = free_bytes - weights_bytes - work_bytes - (host_bytes if tier == HOST else 0)
     least = blocks or max(4, -(-context // BLOCK_SIZE) if whole_context else 0)
+    own = MemoryPlan(
+        weights_bytes,
+        block_bytes,
+        max(least, 4),
+        rows,
+        context,
+        BLOCK_SIZE,
+        kv_format,
+        host_bytes,
+        tier=tier,
+        work_bytes=work_bytes,
+    )
     if left < block_bytes * max(least, 4):
-        short = MemoryPlan(weights_bytes, block_bytes, max(least, 4), rows, context, BLOCK_SIZE, kv_format, host_bytes)
-        needs = f"{_told(short)}, and {_mib(_MARGIN)} to work with"
-        raise OutOfMemory(f"there is too little memory for {needs}: {_mib(free_bytes)} are free")
+        needs = f"{_told(own)}, and {_mib(work_bytes)} to work with"
+        kind, where = (OutOfMemory, "") if tier == HOST else (DeviceOutOfMemory, " on the device")
+        raise kind(f"there is too little memory{where} for {needs}: {_mib(free_bytes)} are free")
     if not blocks:
-        enough = max(-(-context // BLOCK_SIZE) + 1, rows * _TOKENS_A_ROW // BLOCK_SIZE)
-        blocks = max(least, min(enough, int(left * _KV_SHARE) // block_bytes))
+        typical, share = (_TOKENS_A_ROW, _KV_SHARE) if tier == HOST else (context, _DEVICE_SHARE)
+        enough = max(-(-context // BLOCK_SIZE) + 1, rows * typical // BLOCK_SIZE)
+        blocks = max(least, min(enough, int(left * share) // block_bytes))
         if growable:
             wanted = rows * -(-context // BLOCK_SIZE)
             blocks = max(blocks, min(wanted, int(left * _MOST_SHARE) // block_bytes))
     context = min(context, blocks * BLOCK_SIZE)
-    made = MemoryPlan(weights_bytes, block_bytes, blocks, rows, context, BLOCK_SIZE, kv_format, host_bytes)
+    made = replace(own, blocks=blocks, context=context)
     if not growable:
         return made
     return replace(made, blocks=min(blocks, -(-context // BLOCK_SIZE) + 1), most_blocks=blocks)
@@ -111,7 +136,7 @@ class Growth:
         now = time.monotonic()
         if now < self._resting_until:
             return 0
-        granted = max(0, min(wanted, (self._free() - _MARGIN) // self.block_bytes))
+        granted = max(0, min(wanted, (self._free() - MARGIN) // self.block_bytes))
         if granted < wanted:
             self._resting_until = now + _REST_S
         return granted
@@ -125,9 +150,10 @@ def allocating(memory: MemoryPlan) -> Iterator[None]:
     except (MemoryError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
-        raise OutOfMemory(
-            f"memory cannot be allocated ({error}): {_told(memory)}; {_mib(available_bytes())} are free"
-        ) from None
+        told = f"memory cannot be allocated ({error}): {_told(memory)}"
+        if memory.tier == DEVICE:
+            raise DeviceOutOfMemory(f"{told}, and {_mib(memory.work_bytes)} to work with, on the device") from None
+        raise OutOfMemory(f"{told}; {_mib(available_bytes())} are free") from None
 
 
 def _told(memory: MemoryPlan) -> str:

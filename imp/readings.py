@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from imp.adapters import Adapters
 from imp.engine import Engine
@@ -15,7 +16,23 @@ from imp.memory import MemoryPlan
 from imp.obs.metrics import Labels, Metrics
 from imp.sched.stats import Stats, TierStats
 
-HOST = "host"  # the tier of main memory, the only one the CPU backend has
+
+class Usage(Protocol):
+    """Of a device's own memory."""
+
+    @property
+    def budget_bytes(self) -> int: ...
+    @property
+    def own_bytes(self) -> int: ...
+    @property
+    def own_peak_bytes(self) -> int: ...
+
+
+VRAM: dict[str, Callable[[Usage], int]] = {
+    "imp_vram_budget_bytes": lambda usage: usage.budget_bytes,
+    "imp_vram_own_bytes": lambda usage: usage.own_bytes,
+    "imp_vram_own_peak_bytes": lambda usage: usage.own_peak_bytes,
+}
 
 ENGINE: dict[str, Callable[[Stats], float]] = {
     "imp_queue_depth": lambda s: s.waiting + s.running,
@@ -78,8 +95,16 @@ def connect(
     metrics.read("imp_memory_live_bytes", lambda: live(memory, engine.stats, _more(adapters)))
 
 
+def connect_device(metrics: Metrics, usage: Callable[[], Usage | None]) -> None:
+    """Read what the device's own memory holds from now on; nothing where it has none."""
+    for name, source in VRAM.items():
+        metrics.read(name, partial(_of_device, usage, source))
+
+
 def disconnect(metrics: Metrics) -> None:
     """The model is gone: its gauges are 0, its labelled ones have no series."""
+    for name in VRAM:
+        metrics.read(name, _zero)
     for name in (*ENGINE, "imp_memory_reserved_bytes", "imp_memory_live_bytes"):
         metrics.read(name, _none if name.startswith("imp_memory") else _zero)
     for name in (*BY_TIER, *BY_MODEL, "imp_model_loaded", "vllm:lora_requests_info"):
@@ -96,14 +121,14 @@ def _none() -> dict[Labels, float]:
 
 def reserved(memory: MemoryPlan, stats: Stats, more: int = 0) -> dict[Labels, float]:
     """Bytes by tier: what is taken from the start, `more` than planned, and what blocks below the cache may take."""
-    own: dict[Labels, float] = {(HOST,): memory.weights_bytes + stats.blocks_total * memory.block_bytes + more}
+    own: dict[Labels, float] = {(memory.tier,): memory.weights_bytes + stats.blocks_total * memory.block_bytes + more}
     return own | {(tier.name,): tier.most_bytes for tier in stats.tiers}
 
 
 def live(memory: MemoryPlan, stats: Stats, more: int = 0) -> dict[Labels, float]:
     """Of these, the part that holds something: the weights, and blocks in use or cached."""
     blocks = stats.blocks_total - stats.blocks_free
-    own: dict[Labels, float] = {(HOST,): memory.weights_bytes + blocks * memory.block_bytes + more}
+    own: dict[Labels, float] = {(memory.tier,): memory.weights_bytes + blocks * memory.block_bytes + more}
     return own | {(tier.name,): tier.used_bytes for tier in stats.tiers}
 
 
@@ -126,6 +151,11 @@ def _value(engine: Engine, source: Callable[[Stats], float]) -> float:
 
 def _by_tier(engine: Engine, source: Callable[[TierStats], float]) -> dict[Labels, float]:
     return {(tier.name,): source(tier) for tier in engine.stats.tiers}
+
+
+def _of_device(usage: Callable[[], Usage | None], source: Callable[[Usage], int]) -> float:
+    now = usage()
+    return 0 if now is None else source(now)
 
 
 def _by_model(engine: Engine, source: Callable[[Stats], float], model: str) -> dict[Labels, float]:

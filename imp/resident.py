@@ -20,7 +20,7 @@ from typing import Any
 
 from imp import models, readings
 from imp.adapters import Adapters, LoadedAdapter
-from imp.bundle import Bundle
+from imp.bundle import Bundle, DeviceError
 from imp.encoder import EncoderGone
 from imp.engine import Engine
 from imp.http.errors import ApiError, bad_request, model_not_found, unavailable
@@ -40,6 +40,7 @@ SUSPEND_DRAIN_S = 60.0
 MANY_OBJECTS = 40_000
 LOAD_ERRORS = (
     OutOfMemory,
+    DeviceError,
     EncoderGone,
     FolderError,
     MemoryError,
@@ -133,6 +134,7 @@ class Resident:
         self._known = _Known(path, settings, loaded.card.name)
         self.loads += 1
         readings.connect(self.metrics, self.engine, loaded.memory, loaded.card.name, loaded.adapters)
+        readings.connect_device(self.metrics, loaded.device_memory)
         self.services.loaded, self.services.engine = loaded, self.engine
         self.services.state = State.READY
         if len(gc.get_objects()) > MANY_OBJECTS:
@@ -283,8 +285,14 @@ class Resident:
             if self.services.state is not State.DRAINING:
                 self.services.state = State.READY
             raise unavailable("not_drained", f"Requests still run after {SUSPEND_DRAIN_S:g} s.", retry_after_s=5)
+        assert self.bundle is not None
+        usage = self.bundle.device_memory
+        before = usage()
         await self._unload()
-        return self._suspended()
+        after, told = usage(), self._suspended()
+        if before is not None and after is not None:
+            told |= {"vram_free_before": before.free_bytes, "vram_free_after": after.free_bytes}
+        return told
 
     def _suspended(self) -> dict[str, Any]:
         assert self._known is not None

@@ -61,9 +61,7 @@ def _no_empty(texts: tuple[str, ...]) -> None:
 
 
 def _backend(device: str) -> None:
-    if re.fullmatch(r"cuda(:[0-9]+)?", device):
-        raise SettingsError(f"--device {device} is not possible: this server has no CUDA backend", exit_code=6)
-    if device not in ("auto", "cpu", "reference"):
+    if device not in ("auto", "cpu", "reference") and not re.fullmatch(r"cuda(:[0-9]+)?", device):
         raise ValueError("it must be one of auto, cpu, reference, cuda[:N]")
 
 
@@ -111,7 +109,11 @@ class Model:
         choices=("deepseek", "none"),
     )
     device: str = setting(
-        "auto", "where the model runs: auto, cpu, reference", flag="--device", metavar="NAME", check=_backend
+        "auto",
+        "where the model runs: cuda[:N] (a GPU), cpu, reference; auto: on a GPU where there is one, else on the CPU",
+        flag="--device",
+        metavar="NAME",
+        check=_backend,
     )
 
 
@@ -288,6 +290,9 @@ class Runtime:
     )
     think_answer_reserve: int = setting(256, "tokens kept for the answer: thinking may take all others", low=0)
     threads: int = setting(0, "compute threads; 0: one per core", low=0, high=256)
+    vram_budget: int = setting(
+        0, "memory of the GPU that may be used, in MiB; 0: what is free", flag="--vram-budget", metavar="MB", low=0
+    )
 
 
 @dataclass(frozen=True, slots=True)

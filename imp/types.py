@@ -455,7 +455,15 @@ class RowResult:
     vector: tuple[float, ...] | None = None  # of a row that reached the end, where the request pools
 
 
-class DeviceLost(Exception):
+class DeviceError(Exception):
+    """A device of the machine cannot do what it is asked to. Exit code 3."""
+
+
+class NoDevice(DeviceError):
+    """There is no device to run on: one sentence, why."""
+
+
+class DeviceLost(DeviceError):
     """What computes is gone for as long as this process lives: no later step can succeed."""
 
 

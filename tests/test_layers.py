@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "encoder": {"text", "weights"},
     "http": {"__init__", "types", "chat", "obs", "spare_time"},
     "bundle": {"types", "settings", "memory", "adapters", "chat", "constrain", "text", "weights", "model", "sched", "speculate", "cpu",
-        "encoder", "tiers",
+        "cuda", "encoder", "tiers",
     },
     "script": {"types", "settings", "memory", "chat", "text", "weights", "sched", "bundle"},
     "readings": {"memory", "adapters", "engine", "sched", "obs"},

@@ -51,7 +51,7 @@ def test_an_unknown_key_in_a_file_is_a_warning(tmp_path, capsys):
         (["--max-model-length=5"], "did you mean '--max-model-len'?", 1),
         (["--api-key", ""], "--api-key", 1),
         (["--trusted-proxy", "10.0.0.0/99"], "--trusted-proxy: '10.0.0.0/99'", 1),
-        (["--device", "cuda:1"], "no CUDA backend", 6),
+        (["--device", "cuda:one"], "--device: it must be one of auto, cpu, reference, cuda[:N]", 1),
         (["--lora", "a"], "--lora: 'a' is not of the form NAME=PATH", 1),
         (["--lora", "a=b", "--lora", "a=c"], "--lora: the name 'a' is given twice", 1),
         (["--lora", "../a=b"], "--lora: '../a' can be no model's name", 1),

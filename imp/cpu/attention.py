@@ -23,6 +23,7 @@ from typing import Any
 from llvmlite import ir
 from numba import njit
 
+from ..model.buffers import Buffer
 from ..model.ops import Attention, StepLimits
 from .kept import BLOCK, FLOAT, Element, Kept, turn
 from .kv import KEPT
@@ -36,7 +37,6 @@ from .program import (
     STEP_ROWS,
     STEP_TABLE,
     STEP_TABLE_STARTS,
-    Buffer,
     Kernel,
     Op,
     count,

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..model import centring
+from ..model.buffers import Buffer
 from ..model.inputs import StepInputs
 from ..model.lora import Adapter, Base
 from ..model.ops import Attention, Linear, Model, Norm, Rope, StepLimits
@@ -43,7 +44,6 @@ from .program import (
     STEP_TOKENS,
     STEP_WANTED,
     Argument,
-    Buffer,
     Kernel,
     Op,
     Program,
@@ -339,6 +339,12 @@ class CpuBackend:
 
     def kv_format(self, model: Model) -> str:
         return kept_for(model, self.kv_dtype).name
+
+    def room(self, model: Model, limits: StepLimits) -> None:
+        return None
+
+    def device_memory(self) -> None:
+        return None
 
     def load(self, model: Model, limits: StepLimits) -> None:
         """Record, pack, compile. Raises UnsupportedModel where the model's shapes are outside what the kernels do."""

@@ -30,6 +30,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..model.buffers import ALIGNMENT, Buffer, place
 from ..model.inputs import StepInputs
 
 # Words of the step header: StepInputs, and what attention.py derives from it each step.
@@ -56,7 +57,6 @@ STEP_ADAPTERS, STEP_ADAPTER_BYTES = 22, 23  # adapters.py's table, and bytes of 
 STEP_WORDS = 32
 
 SCRATCH_BYTES = 1 << 20
-ALIGNMENT = 64
 
 Body = Callable[..., Any]
 
@@ -99,19 +99,6 @@ def fill_header(step: np.ndarray, inputs: StepInputs) -> None:
     step[STEP_WANTED_IDS] = inputs.wanted.ctypes.data
     step[STEP_POOLED], step[STEP_POOLED_IDS] = len(inputs.pooled), inputs.pooled.ctypes.data
     step[STEP_ADAPTED], step[STEP_ADAPTED_SPANS] = len(inputs.adapted), inputs.adapted.ctypes.data
-
-
-class Buffer:
-    """Memory that ops write and later ops read, opaque to the model. It gets its address when the program is built;
-    buffers that are never alive together share memory."""
-
-    def __init__(self, size: int, name: str) -> None:
-        self.size = size  # bytes
-        self.name = name
-        self.address = 0
-
-    def __repr__(self) -> str:
-        return f"Buffer({self.name}, {self.size} bytes)"
 
 
 class Placed(Protocol):
@@ -185,28 +172,11 @@ def _buffers(ops: Sequence[Op], pinned: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _place(ops: Sequence[Op], pinned: Sequence[Buffer]) -> int:
-    """Offsets by first fit in order of birth; the bytes they need. Lifetimes are counted in phases, because the ops of
-    one phase run together."""
+    """Offsets as addresses; the bytes they need. Lifetimes are counted in phases, because the ops of one phase run
+    together."""
     phase, life = -1, {buffer: [0, math.inf] for buffer in pinned}
     for op in ops:
         phase += not op.joins
         for buffer in (*op.writes, *op.reads):
             life.setdefault(buffer, [phase, phase])[1] = max(life.get(buffer, [0, 0])[1], phase)
-    placed: list[Buffer] = []
-    top = 0
-    for buffer in sorted(life, key=lambda b: life[b][0]):
-        start, _ = life[buffer]
-        alive = sorted((other for other in placed if life[other][1] >= start), key=lambda other: other.address)
-        offset = 0
-        for other in alive:
-            if offset + buffer.size <= other.address:
-                break
-            offset = max(offset, _aligned(other.address + other.size))
-        buffer.address = offset
-        placed.append(buffer)
-        top = max(top, offset + buffer.size)
-    return _aligned(top)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return place({buffer: (first, last) for buffer, (first, last) in life.items()})

@@ -20,13 +20,17 @@ from typing import Any
 
 import numpy as np
 
+from ..types import DeviceError
+
 KERNELS = Path(__file__).parent / "kernels"
 FORMAT = "1"  # of what lies in the cache
 OPTIONS = ("--std=c++17", "--use_fast_math", "-lineinfo", "--ptxas-options=-v", "--no-cache")
+NVRTC, NUMBA = "nvidia-cuda-nvrtc", ("numba-cuda", "numba", "nvidia-nvvm", "nvidia-nvjitlink")
+COMPILERS = (NVRTC, *NUMBA)
 LINK_OPTIONS = ("-O3", "-Xptxas=-v")
 
 
-class CompileError(Exception):
+class CompileError(DeviceError):
     """A kernel does not compile: what the compiler says."""
 
 
@@ -92,11 +96,10 @@ class Compiler:
             text, headers = (KERNELS / source.file).read_text(), _headers()
             defines = [f"-D{name}={value}" for name, value in source.defines]
             options = [f"--gpu-architecture={self.architecture}", *OPTIONS, *defines]
-            parts = [_version("nvidia-cuda-nvrtc"), *options, text, *(part for header in headers for part in header)]
+            parts = [package_version(NVRTC), *options, text, *(part for header in headers for part in header)]
             return self._kept(parts, lambda: _nvrtc(source.file, text, headers, options))
         file = Path(source.body.__code__.co_filename).read_text()
-        packages = ("numba-cuda", "numba", "nvidia-nvvm", "nvidia-nvjitlink")
-        parts = [*map(_version, packages), self.architecture, *LINK_OPTIONS, source.name, str(source.types), file]
+        parts = [*map(package_version, NUMBA), self.architecture, *LINK_OPTIONS, source.name, str(source.types), file]
         return self._kept(parts, lambda: _numba(source, self.architecture))
 
     def _kept(self, parts: list[str], compile_: Callable[[], Compiled]) -> Compiled:
@@ -143,7 +146,8 @@ def _headers() -> tuple[tuple[str, str], ...]:
 
 
 @cache
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """Its name and version."""
     return f"{package} {version(package)}"
 
 

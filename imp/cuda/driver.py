@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
-from ..types import DeviceLost
+from ..model.ops import DeviceMemory
+from ..types import DeviceError, DeviceLost, NoDevice
 
 NAME_BYTES = 128
 ARCHITECTURE_SPECIFIC = 9  # from this major capability on, code is compiled with the features of that chip alone
@@ -38,20 +39,16 @@ STICKY = frozenset(
 )
 
 
-class CudaError(RuntimeError):
+class CudaError(DeviceError):
     """A call of the driver failed; the device can still be used."""
 
 
-class CudaOutOfMemory(CudaError):
+class CudaOutOfMemory(CudaError, MemoryError):
     """The device has not as much memory left as was asked for."""
 
 
 class CudaFault(CudaError, DeviceLost):
     """A kernel died and the context with it. It shows at a later call than the one that caused it."""
-
-
-class NoDevice(Exception):
-    """There is no device to run on: one sentence, why."""
 
 
 def check(result: tuple[Any, ...]) -> Any:
@@ -101,7 +98,8 @@ class Device:
         )
         self.processors = self._attribute(attributes.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self.shared_bytes = self._attribute(attributes.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
-        self.name = check(cu.cuDeviceGetName(NAME_BYTES, self._handle)).rstrip(b"\0").decode()
+        self.own_bytes = self.own_peak_bytes = 0  # of the memory `alloc` gave out
+        self.name = check(cu.cuDeviceGetName(NAME_BYTES, self._handle)).split(b"\0")[0].decode()
 
     @property
     def architecture(self) -> str:
@@ -118,13 +116,21 @@ class Device:
         check(cu.cuCtxSetCurrent(self._context))
 
     def memory(self) -> tuple[int, int]:
-        """Bytes free, and in all."""
+        """Bytes free, and in all. The context must be current."""
         free, total = check(cu.cuMemGetInfo())
         return free, total
 
+    def usage(self, budget_bytes: int = 0) -> DeviceMemory:
+        """budget_bytes: what `alloc` may give out; 0: what is there."""
+        free, total = self.memory()
+        return DeviceMemory(free, budget_bytes or total, self.own_bytes, self.own_peak_bytes)
+
     def alloc(self, size_bytes: int) -> Buffer:
         """Raises CudaOutOfMemory."""
-        return Buffer(int(check(cu.cuMemAlloc(size_bytes))), size_bytes)
+        buffer = Buffer(self, int(check(cu.cuMemAlloc(size_bytes))), size_bytes)
+        self.own_bytes += size_bytes
+        self.own_peak_bytes = max(self.own_peak_bytes, self.own_bytes)
+        return buffer
 
     def pinned(self, size_bytes: int) -> Pinned:
         return Pinned(size_bytes)
@@ -146,16 +152,17 @@ class Device:
 class Buffer:
     """Memory of the device."""
 
-    __slots__ = ("address", "size_bytes")
+    __slots__ = ("_device", "address", "size_bytes")
 
-    def __init__(self, address: int, size_bytes: int) -> None:
-        self.address, self.size_bytes = address, size_bytes
+    def __init__(self, device: Device, address: int, size_bytes: int) -> None:
+        self._device, self.address, self.size_bytes = device, address, size_bytes
 
     def free(self) -> None:
         """Waits for what uses it. Idempotent."""
         if self.address:
             check(cu.cuMemFree(self.address))
             self.address = 0
+            self._device.own_bytes -= self.size_bytes
 
 
 class Pinned:

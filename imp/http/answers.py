@@ -328,10 +328,12 @@ UTILITIES: dict[str, Schema] = {
     "EndedThinking": an_object(id=STRING, ended=COUNT),
     "Suspended": an_object(
         "note",
+        "vram_free_after",
         suspended=constant(True),
         model=STRING,
         snapshot_bytes=COUNT,
         vram_free_before=or_null(COUNT),
+        vram_free_after=COUNT,
         device_reset=BOOLEAN,
         note=STRING,
     ),

@@ -163,6 +163,25 @@ class Aside(Protocol):
         """As Backend.hidden, of the step that was begun last, once it has ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is for a model in the memory of a device of its own, and what the model takes of it, in bytes."""
+
+    free_bytes: int  # that it may take
+    weights_bytes: int
+    work_bytes: int  # beside weights and KV cache
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """A device's own memory at this moment, in bytes."""
+
+    free_bytes: int
+    budget_bytes: int  # that this process may take
+    own_bytes: int  # that it has taken
+    own_peak_bytes: int
+
+
 class Backend(Protocol):
     """A device with one model on it. Owned by the engine thread; `load` may run on another one before."""
 
@@ -174,6 +193,12 @@ class Backend(Protocol):
 
     def describe(self) -> str:
         """One line for people: the device, its features, the threads."""
+
+    def room(self, model: Model, limits: StepLimits) -> Room | None:
+        """Where the model would be loaded; limits.blocks does not matter. None: into the machine's own memory."""
+
+    def device_memory(self) -> DeviceMemory | None:
+        """May be called in any thread. None: there is only the machine's own."""
 
     def load(self, model: Model, limits: StepLimits) -> None: ...
 

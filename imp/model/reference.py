@@ -58,6 +58,12 @@ class ReferenceBackend:
 
     # -- Backend ---------------------------------------------------------------------------------
 
+    def room(self, model: Model, limits: StepLimits) -> None:
+        return None
+
+    def device_memory(self) -> None:
+        return None
+
     def load(self, model: Model, limits: StepLimits) -> None:
         self.model, self.limits = model, limits
         self.adapters: dict[int, dict[str, tuple[np.ndarray, np.ndarray]]] = {}  # by slot: A and scale * B of modules

@@ -19,10 +19,10 @@ from imp.cpu.program import (
     STEP_TOKENS,
     STEP_WANTED,
     STEP_WANTED_IDS,
-    Buffer,
     build,
 )
 from imp.cpu.threads import Threads
+from imp.model.buffers import Buffer
 from imp.model.inputs import StepInputs
 from imp.model.ops import StepLimits
 from imp.weights.checkpoint import Weight

@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 from imp.cpu.cache import CompiledKernels, compile_all
-from imp.cpu.program import STEP_TOKENS, Buffer, Op, build, count, kernel
+from imp.cpu.program import STEP_TOKENS, Op, build, count, kernel
 from imp.cpu.simd import detect, load_f32, real, store, store_f32, word
 from imp.cpu.threads import Place, Threads
+from imp.model.buffers import Buffer
 
 
 @count

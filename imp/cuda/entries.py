@@ -1,0 +1,93 @@
+"""The kernels of kernels/*.cu by name: the file and macros of each variant, its parameters and its block of threads.
+
+Signatures are `kernel.Kernel`'s letters, in the order the files declare. What a grid covers is said in record.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..model.kv import FORMATS
+from .compile import Source
+from .layouts import LAYOUTS
+
+KV_NUMBERS = {name: number for number, name in enumerate(FORMATS)}  # macro KV
+F32, F16, BF16 = 0, 1, 2  # forms of activations
+TOKEN_TILES = (1, 2, 4, 8)  # macro NT: eights of tokens that a block of `linear` does; 0: `linear_tiled`
+TILED_FROM = 33  # tokens from which on `linear_tiled` is used
+TILED_ROWS, TILED_TOKENS = 32, 64  # what a block of it does
+ATTEND_ROWS = (16, 32, 64)  # macro ROWS: (token, head) pairs that a block of `attend` does
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    source: Source
+    name: str
+    signature: str
+    threads: int
+    shared_bytes: int = 0  # dynamic
+
+
+def _source(file: str, **defines: int) -> Source:
+    return Source(file, tuple(defines.items()))
+
+
+def embed(layout: int) -> Entry:
+    return Entry(_source("embed.cu", FMT=layout), "embed", "PPPPPPiiif", 128)
+
+
+def linear(layout: int, token_tiles: int) -> Entry:
+    return Entry(_source("linear.cu", FMT=layout, NT=token_tiles), "linear", "PPPPPPPPiiiiii", 128)
+
+
+def linear_tiled(layout: int) -> Entry:
+    return Entry(_source("linear.cu", FMT=layout, NT=0), "linear_tiled", "PPPPPPPPiiiiii", 128)
+
+
+def rotate_store(kv: int, head_dim: int) -> Entry:
+    return Entry(_source("rotate.cu", KV=kv, D=head_dim), "rotate_store", "PPPPPPPPPPPqiiiiiff", 32)
+
+
+def _attention(kv: int, head_dim: int, group: int, rows: int) -> Source:
+    return _source("attend.cu", KV=kv, D=head_dim, GROUP=group, ROWS=rows)
+
+
+def attend(kv: int, head_dim: int, group: int, rows: int) -> Entry:
+    shared = 4 * (81 * head_dim + 1088) if kv == KV_NUMBERS["fp32"] else 256 * (head_dim + 8)
+    return Entry(_attention(kv, head_dim, group, rows), "attend", "PPPPPPPPPPqiiiiffii", 128, shared)
+
+
+def combine(kv: int, head_dim: int, group: int, rows: int) -> Entry:
+    return Entry(_attention(kv, head_dim, group, rows), "combine", "PPPiiii", 32)
+
+
+RMS_NORM = Entry(_source("norm.cu"), "rms_norm", "PPPPiPiiiif", 256)
+RMS_NORM_ADD = Entry(_source("norm.cu"), "rms_norm_add", "PPPPiiif", 256)
+GLU = Entry(_source("glu.cu"), "glu", "PPPiPiiii", 256)
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+CONVERT = Entry(_source("convert.cu"), "convert", "PPiPiii", 256)
+SOFTCAP = Entry(_source("convert.cu"), "softcap", "PPiiif", 256)
+SOFTCAP_COLUMNS = 1024  # that a block does
+
+
+def tile_rows(head_dim: int, group: int, tokens: int) -> int:
+    """ROWS of a program whose steps have up to `tokens` tokens: few for decoding, many for prompts."""
+    most = ATTEND_ROWS[-1] if head_dim <= 128 else ATTEND_ROWS[-2]
+    return min(most, next(rows for rows in ATTEND_ROWS if rows >= group)) if tokens < TILED_FROM else most
+
+
+def common() -> Iterator[Entry]:
+    """What most models take: `imp.cuda.build` compiles these ahead."""
+    yield from (RMS_NORM, RMS_NORM_ADD, GLU, CONVERT, SOFTCAP)
+    for layout in LAYOUTS.values():
+        yield embed(layout.number)
+        yield from (linear(layout.number, tiles) for tiles in TOKEN_TILES)
+        yield linear_tiled(layout.number)
+    for kv in (KV_NUMBERS[name] for name in ("fp16", "fp8", "int8")):
+        for head_dim, groups in ((64, (1, 3, 4, 8)), (128, (1, 2, 4, 8)), (256, (1, 2, 4))):
+            yield rotate_store(kv, head_dim)
+            for group in groups:
+                for rows in {tile_rows(head_dim, group, tokens) for tokens in (1, 1 << 20)}:
+                    yield attend(kv, head_dim, group, rows)
+                    yield combine(kv, head_dim, group, rows)

@@ -1,0 +1,309 @@
+"""A model's forward as a list of launches: which kernel each op becomes, over which grid, reading and writing what.
+
+Recorded once; what a launch looks like in a program for a shape of step is asked later (`Op.launch`), when all memory
+has its addresses. Activations are float32 rows to begin with; as the operand of a matrix they are brought into the form
+its weights multiply (entries.F16, BF16, F32), by who made them where that can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..model.buffers import Buffer
+from ..model.kv import KVFormat
+from ..model.ops import Attention, Linear, Norm, StepLimits
+from ..weights.checkpoint import Weight
+from . import entries
+from .entries import BF16, F16, F32, Entry
+from .layouts import Packed
+from .program import SIZES, Activation, Constant, Launch, Op, Place, ScaledActivation, padded
+from .step import PARTIAL_ROWS, POOLED, TOKENS, WANTED
+
+OPERANDS = {"bf16": BF16, "f32": F32}  # by kind of weights; float16 for all others
+
+
+class Recorder:
+    """model.ops.Ops whose calls are kept in `ops`. Weights and constants are collected and uploaded afterwards."""
+
+    def __init__(self, limits: StepLimits, kv: KVFormat, planes: Sequence[tuple[Buffer, int]]) -> None:
+        """planes: of each layer, its part of the KV cache and the bytes of a block in it."""
+        self.limits, self.kv, self.planes = limits, kv, planes
+        self.weights: dict[Weight, Packed] = {}
+        self.constants: list[Constant] = []
+        self.centres: dict[int, Constant] = {}  # of each layer's turned keys, float32 [kv heads, d]
+        self.attentions: list[Attention] = []
+        self.hidden_out: Buffer | None = None  # float32 [tokens, stride]: wanted hidden states
+        self.logits_out: Buffer | None = None  # float32 [logit rows, vocab]
+        self._tables: dict[int, tuple[np.ndarray, Constant]] = {}
+        self._slots: list[list[Op]] = []
+
+    @property
+    def ops(self) -> list[Op]:
+        return [op for slot in self._slots for op in slot]
+
+    # -- Ops -------------------------------------------------------------------------------------
+
+    def embed(self, table: Weight, scale: float = 1.0) -> Activation:
+        packed, x = self._packed(table), self._floats(table.shape[1], "residual")
+        out = x.floats
+        assert out
+
+        def launch(place: Place) -> Launch:
+            weights = packed.address, packed.scales_address, 0
+            sizes = packed.inputs, packed.columns, x.stride, scale
+            arguments = (*weights, place.at("tokens"), place.counts, out.address, *sizes)
+            return Launch(entries.embed(packed.layout.number), (place.shape.tokens, 1, 1), arguments)
+
+        self._record(launch, [], [out])
+        return x
+
+    def norm(self, x: Activation, norm: Norm) -> Activation:
+        return self._norm(x, norm, self.limits.tokens, TOKENS, "")
+
+    def linear(self, x: Activation, linear: Linear) -> Activation:
+        out = self._floats(linear.outputs, "linear")
+        assert out.floats
+        self._products(x, linear, out.floats, out.stride, TOKENS, add=False)
+        return out
+
+    def linear_add(self, x: Activation, linear: Linear, residual: Activation) -> Activation:
+        out = self._again(residual)
+        assert out.floats
+        self._products(x, linear, out.floats, out.stride, TOKENS, add=True)
+        return out
+
+    def norm_add(self, x: Activation, norm: Norm, residual: Activation) -> Activation:
+        out, weight = self._again(residual), self._constant(norm.weight)
+        source, target = x.floats, out.floats
+        assert source and target
+
+        def launch(place: Place) -> Launch:
+            arrays = source.address, weight.address, target.address, place.counts
+            arguments = (*arrays, x.columns, x.stride, out.stride, norm.eps)
+            return Launch(entries.RMS_NORM_ADD, (place.shape.tokens, 1, 1), arguments)
+
+        self._record(launch, [source, target], [target])
+        return out
+
+    def rotate_store(self, qkv: Activation, attention: Attention) -> Activation:
+        a, source = attention, qkv.floats
+        assert source
+        form = self._query_form()
+        columns = a.heads * a.head_dim
+        q = Buffer(self.limits.tokens * padded(columns) * SIZES[form], "q")
+        plane, block_bytes = self.planes[a.layer]
+        cos, sin = (None, None) if a.rope is None else (self._table(a.rope.cos), self._table(a.rope.sin))
+        norms = [None if each is None else self._constant(each.weight) for each in (a.q_norm, a.k_norm)]
+        epsilons = [0.0 if each is None else each.eps for each in (a.q_norm, a.k_norm)]
+        centre = self._constant(np.zeros((a.kv_heads, a.head_dim), np.float32)) if self.kv.turns else None
+        self.attentions.append(a)
+        if centre:
+            self.centres[a.layer] = centre
+        half = 0 if a.rope is None else a.rope.cos.shape[1]
+        entry = entries.rotate_store(entries.KV_NUMBERS[self.kv.name], a.head_dim)
+
+        def launch(place: Place) -> Launch:
+            step = place.at("positions"), place.at("slots"), place.counts
+            tables = [each.address if each else 0 for each in (cos, sin, *norms, centre)]
+            sizes = block_bytes, qkv.stride, padded(columns), a.heads, a.kv_heads, half
+            arguments = (source.address, *step, *tables, q.address, plane.address, *sizes, *epsilons)
+            return Launch(entry, (place.shape.tokens, a.heads + 2 * a.kv_heads, 1), arguments)
+
+        self._record(launch, [source], [q])
+        return Activation(self.limits.tokens, columns, _unasked, _unmade, q)
+
+    def attend(self, q: Activation, attention: Attention) -> Activation:
+        source = q.floats
+        assert source
+        kv, group = entries.KV_NUMBERS[self.kv.name], attention.heads // attention.kv_heads
+        slot = self._slot()
+        partial_bytes = PARTIAL_ROWS * attention.heads * (attention.head_dim + 2) * 4
+
+        def make(form: int, out: Buffer, scales: Buffer) -> Op:
+            partial = Buffer(partial_bytes, "partial")
+            slot.append(Op(self._attended(q, attention, form, out, partial), [source], [out, partial]))
+
+            def combined(place: Place) -> Launch:
+                splits = place.shape.splits
+                arrays = partial.address, place.counts, out.address
+                arguments = (*arrays, form, padded(q.columns), attention.heads, splits)
+                entry = entries.combine(kv, attention.head_dim, group, place.shape.tile_rows)
+                return Launch(entry, (place.shape.tokens if splits > 1 else 0, attention.heads, 1), arguments)
+
+            return Op(combined, [partial], [out])
+
+        return Activation(self.limits.tokens, q.columns, slot.append, make)
+
+    def _attended(
+        self, q: Activation, a: Attention, form: int, out: Buffer, partial: Buffer
+    ) -> Callable[[Place], Launch]:
+        source = q.floats
+        assert source
+        plane, block_bytes = self.planes[a.layer]
+        kv, group = entries.KV_NUMBERS[self.kv.name], a.heads // a.kv_heads
+
+        def launch(place: Place) -> Launch:
+            shape = place.shape
+            step = [place.at(name) for name in ("table", "table_starts", "contexts", "row_starts", "tiles")]
+            arrays = source.address, plane.address, *step, place.counts, out.address, partial.address
+            sizes = block_bytes, form, q.stride, padded(q.columns), a.kv_heads
+            arguments = (*arrays, *sizes, a.scale, a.softcap or 0.0, a.window or 0, shape.splits)
+            entry = entries.attend(kv, a.head_dim, group, shape.tile_rows)
+            return Launch(entry, (a.kv_heads, shape.tiles, shape.splits), arguments)
+
+        return launch
+
+    def glu(self, gate_up: Activation, activation: str) -> Activation:
+        source, columns = gate_up.floats, gate_up.columns // 2
+        assert source
+        kind = entries.ACTIVATIONS[activation]
+
+        def make(form: int, out: Buffer, scales: Buffer) -> Op:
+            def launch(place: Place) -> Launch:
+                arrays = source.address, out.address, scales.address, form, place.counts
+                arguments = (*arrays, columns, gate_up.stride, padded(columns), kind)
+                return Launch(entries.GLU, (place.shape.tokens, 1, 1), arguments)
+
+            return Op(launch, [source], [out, scales])
+
+        return ScaledActivation(self.limits.tokens, columns, self._slot().append, make)
+
+    def keep_hidden(self, x: Activation, norm: Norm) -> None:
+        self.hidden_out, _ = self._norm(x, norm, self.limits.tokens, POOLED, "pooled").operand(F32)
+
+    def logits(self, x: Activation, norm: Norm, head: Linear, softcap: float | None = None) -> None:
+        rows = self.limits.logit_rows
+        out = self.logits_out = Buffer(rows * head.outputs * 4, "logits")
+        self._products(self._norm(x, norm, rows, WANTED, "wanted"), head, out, head.outputs, WANTED, add=False)
+        if softcap is None:
+            return
+
+        def launch(place: Place) -> Launch:
+            blocks = -(-head.outputs // entries.SOFTCAP_COLUMNS)
+            arguments = (out.address, place.counts, WANTED, head.outputs, head.outputs, softcap)
+            return Launch(entries.SOFTCAP, (place.shape.wanted, blocks, 1), arguments)
+
+        self._record(launch, [out], [out])
+
+    # -- recording -------------------------------------------------------------------------------
+
+    def _slot(self) -> list[Op]:
+        """A place in the order of the ops, for those that are known later."""
+        slot: list[Op] = []
+        self._slots.append(slot)
+        return slot
+
+    def _record(self, launch: Callable[[Place], Launch], reads: list[Buffer], writes: list[Buffer]) -> None:
+        self._append(Op(launch, reads, writes))
+
+    def _append(self, op: Op) -> None:
+        self._slot().append(op)
+
+    def _packed(self, weight: Weight) -> Packed:
+        return self.weights.setdefault(weight, Packed(weight))
+
+    def _constant(self, values: np.ndarray) -> Constant:
+        self.constants.append(Constant(values.astype(np.float32)))
+        return self.constants[-1]
+
+    def _table(self, values: np.ndarray) -> Constant:
+        """A constant that several layers share."""
+        if id(values) not in self._tables:
+            self._tables[id(values)] = values, self._constant(values)
+        return self._tables[id(values)][1]
+
+    def _query_form(self) -> int:
+        """The form attention multiplies keys in."""
+        return {"fp32": F32, "bf16": BF16}.get(self.kv.name, F16)
+
+    def _floats(self, columns: int, name: str) -> Activation:
+        return self._of_floats(Buffer(self.limits.tokens * padded(columns) * 4, name), columns)
+
+    def _again(self, residual: Activation) -> Activation:
+        """The same memory with new contents: forms made of the old ones do not count."""
+        assert residual.floats
+        return self._of_floats(residual.floats, residual.columns)
+
+    def _of_floats(self, floats: Buffer, columns: int) -> Activation:
+        """Rows an op writes. They may be changed later, so a form made of them is made when it is asked for."""
+        stride = padded(columns)
+
+        def make(form: int, out: Buffer, scales: Buffer) -> Op:
+            def launch(place: Place) -> Launch:
+                arguments = (floats.address, out.address, form, place.counts, columns, stride, stride)
+                return Launch(entries.CONVERT, (place.shape.tokens, 1, 1), arguments)
+
+            return Op(launch, [floats], [out])
+
+        return Activation(self.limits.tokens, columns, self._append, make, floats)
+
+    def _norm(self, x: Activation, norm: Norm, rows: int, word: int, chosen: str) -> Activation:
+        """chosen: the array of the step that says which rows; "" for all."""
+        weight, source = self._constant(norm.weight), x.floats
+        assert source
+
+        def make(form: int, out: Buffer, scales: Buffer) -> Op:
+            def launch(place: Place) -> Launch:
+                arrays = source.address, weight.address, place.at(chosen) if chosen else 0, place.counts
+                arguments = (*arrays, word, out.address, form, x.columns, x.stride, x.stride, norm.eps)
+                return Launch(entries.RMS_NORM, (place.shape.count(word), 1, 1), arguments)
+
+            return Op(launch, [source], [out])
+
+        return Activation(rows, x.columns, self._slot().append, make)
+
+    def _products(self, x: Activation, linear: Linear, out: Buffer, stride: int, word: int, add: bool) -> None:
+        """One launch for each part; the parts write neighbouring columns."""
+        bias = None if linear.bias is None else self._constant(linear.bias)
+        column = 0
+        for part in linear.parts:
+            packed = self._packed(part)
+            source, scales = x.operand(OPERANDS.get(packed.kind, F16))
+            scaled = scales if isinstance(x, ScaledActivation) and packed.kind not in OPERANDS else None
+            launch = _product(packed, source, scaled, bias, out, column, x.stride, stride, word, add)
+            reads = [source, *([scaled] if scaled else []), *([out] if add or column else [])]
+            self._record(launch, reads, [out])
+            column += packed.outputs
+
+
+def _unmade(form: int, out: Buffer, scales: Buffer) -> Op:
+    raise AssertionError("queries are read by attention alone")
+
+
+def _unasked(op: Op) -> None: ...
+
+
+def _product(
+    packed: Packed,
+    source: Buffer,
+    scales: Buffer | None,
+    bias: Constant | None,
+    out: Buffer,
+    column: int,
+    source_stride: int,
+    stride: int,
+    word: int,
+    add: bool,
+) -> Callable[[Place], Launch]:
+    layout, outputs = packed.layout.number, packed.outputs
+
+    def launch(place: Place) -> Launch:
+        weights = packed.address, packed.scales_address, 0
+        operand = source.address, scales.address if scales else 0, bias.address + 4 * column if bias else 0
+        sizes = outputs, packed.columns, source_stride, stride, int(add)
+        arguments = (*weights, *operand, out.address + 4 * column, place.counts, word, *sizes)
+        entry, grid = _tiling(layout, outputs, place.shape.count(word))
+        return Launch(entry, grid, arguments)
+
+    return launch
+
+
+def _tiling(layout: int, outputs: int, tokens: int) -> tuple[Entry, tuple[int, int, int]]:
+    """The variant of the product for so many tokens, and its grid. All add up in the same order."""
+    if tokens >= entries.TILED_FROM:
+        grid = -(-outputs // entries.TILED_ROWS), -(-tokens // entries.TILED_TOKENS), 1
+        return entries.linear_tiled(layout), grid
+    tiles = next(tiles for tiles in entries.TOKEN_TILES if 8 * tiles >= tokens)
+    return entries.linear(layout, tiles), (-(-outputs // 16), int(tokens > 0), 1)

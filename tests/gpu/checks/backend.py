@@ -1,0 +1,255 @@
+"""The CUDA backend on the fake driver, judged by the NumPy reference in float64: run by test_backend.py, in a process of
+its own."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imp.cuda.loaded import needs
+from imp.cuda.ops import CudaBackend
+from imp.model.inputs import StepInputs, packed, prompt_inputs
+from imp.model.kv import FORMATS as KV_FORMATS
+from imp.model.ops import StepLimits
+from imp.model.reference import ReferenceBackend
+from imp.types import DeviceLost
+from imp.weights.checkpoint import UnsupportedModel
+from tests.gpu import fake
+from tests.gpu.tiny import model
+from tests.model import tiny
+
+FOLDER = Path(os.environ["FAKE_CUDA_CUBINS"].split(os.pathsep)[0])
+SMALL = StepLimits(tokens=8, rows=8, logit_rows=8, context=128, blocks=24)  # graphs alone
+LARGE = replace(SMALL, tokens=70, logit_rows=70)  # steps past the largest bucket too
+# the norm of the error over the norm of the logits: what float32, float16 and bfloat16 leave of them after three layers
+TOLERANCES = {"F32": 2e-5, "F16": 8e-3, "BF16": 5e-2, "Q8_0": 8e-3, "Q4_0": 8e-3, "Q4_1": 8e-3, "Q5_1": 1e-2, "Q6_K": 1e-2}
+
+
+@pytest.fixture
+def backend():
+    fake.reset()
+    made = CudaBackend(cache_dir=FOLDER)
+    yield made
+    made.close()
+    assert made.device.own_bytes == 0, "all memory is given back"
+
+
+def reference(name: str, form: str, limits: StepLimits, kv: str = "auto") -> ReferenceBackend:
+    judge = ReferenceBackend(np.float64, kv)
+    judge.load(model(name, form), limits)
+    return judge
+
+
+def error(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def whole(backend, tokens: list[int], limits: StepLimits) -> np.ndarray:
+    """Logits of every position, in the largest steps there can be."""
+    size = min(limits.tokens, limits.logit_rows)
+    steps = [(at, min(at + size, len(tokens))) for at in range(0, len(tokens), size)]
+    return np.concatenate(
+        [backend.run(prompt_inputs(tokens, a, b, 16, wanted=range(b - a))).copy() for a, b in steps]
+    )
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-biased", "llama-yarn", "mistral-sliding", "gemma3"])
+def test_a_model_gives_the_logits_of_the_reference(backend, name):
+    backend.load(model(name), SMALL)
+    tokens = tiny.prompt(name)
+    judge = reference(name, "F32", SMALL)
+    assert error(whole(backend, tokens, SMALL), whole(judge, tokens, SMALL)) < TOLERANCES["F32"]
+
+
+@pytest.mark.parametrize("form", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_1"])
+def test_weights_of_every_kind(backend, form):
+    backend.load(model("llama", form), SMALL)
+    assert backend.kv_format(model("llama", form)) == "fp16"
+    tokens = tiny.prompt("llama")
+    judge = reference("llama", form, SMALL, "fp16")
+    assert error(whole(backend, tokens, SMALL), whole(judge, tokens, SMALL)) < TOLERANCES[form]
+
+
+@pytest.mark.parametrize("kv", [name for name in KV_FORMATS if name not in ("fp32", "fp16")])
+def test_keys_and_values_of_every_format(kv):
+    """What is kept is what the reference keeps, but for codes on the edge of two: much nearer to it than it is to a
+    reference that keeps numbers as they are."""
+    fake.reset()
+    backend = CudaBackend(cache_dir=FOLDER, kv_dtype=kv)
+    judge, tokens = reference("llama", "F32", SMALL, kv), tiny.prompt("llama")
+    backend.load(model("llama"), SMALL)
+    measured = tiny.prompt("llama", 48)[::-1]
+    backend.centre_keys(measured)
+    judge.centre_keys(measured)
+    expected = whole(judge, tokens, SMALL)
+    lost = error(expected, whole(reference("llama", "F32", SMALL), tokens, SMALL))
+    assert error(whole(backend, tokens, SMALL), expected) < (0.5 * lost if KV_FORMATS[kv].turns else 2e-2)
+    if KV_FORMATS[kv].turns:
+        centres = backend.loaded.recorder.centres
+        for layer, expected in judge.centres.items():
+            found = np.empty_like(expected)
+            backend._stream.download(found.ctypes.data, centres[layer].address, found.nbytes)
+            backend._stream.synchronize()
+            assert error(found, expected) < 5e-2
+    backend.close()
+
+
+@pytest.mark.parametrize(("name", "form"), [("llama", "Q4_1"), ("gemma3", "F16")])
+def test_how_a_prompt_is_cut_changes_no_bit(backend, name, form):
+    backend.load(model(name, form), LARGE)
+    tokens = tiny.prompt(name, 70)
+    at_once = backend.run(prompt_inputs(tokens, 0, 70, 16, wanted=range(70))).copy()
+    for cuts in ((0, 1, 4, 20, 21, 60, 70), (0, 65, 66, 67, 68, 69, 70), (0, 33, 70)):
+        for a, b in pairwise(cuts):
+            part = backend.run(prompt_inputs(tokens, a, b, 16, wanted=range(b - a)))
+            np.testing.assert_array_equal(part, at_once[a:b])
+
+
+def rows_of(parts: list[tuple[list[int], int, int, list[int]]], wanted: list[int], pooled: list[int]) -> StepInputs:
+    """Rows of (tokens of the sequence, start, end, its blocks)."""
+    counts = [end - start for _, start, end, _ in parts]
+    used = [blocks[: -(-end // 16)] for _, _, end, blocks in parts]
+    return StepInputs(
+        tokens=packed([t for tokens, start, end, _ in parts for t in tokens[start:end]]),
+        positions=packed([p for _, start, end, _ in parts for p in range(start, end)]),
+        slots=packed([blocks[p // 16] * 16 + p % 16 for _, start, end, blocks in parts for p in range(start, end)]),
+        row_starts=packed(np.cumsum([0, *counts])),
+        contexts=packed([end for _, _, end, _ in parts]),
+        table_starts=packed(np.cumsum([0, *map(len, used)])),
+        table=packed([block for blocks in used for block in blocks]),
+        wanted=packed(wanted),
+        pooled=packed(pooled),
+    )
+
+
+def test_rows_of_a_step_do_not_see_each_other(backend):
+    """Three sequences on shuffled blocks, prompts and decoding in one step, against each alone."""
+    backend.load(model("gemma3", "F16"), LARGE)
+    sequences = [tiny.prompt("gemma3", n)[::step] for n, step in ((50, 1), (40, -1), (33, 1))]
+    blocks = np.random.default_rng(0).permutation(24).tolist()
+    own = [blocks[0:4], blocks[4:8], blocks[8:12]]
+    alone = []
+    for tokens in sequences:
+        alone.append(backend.run(prompt_inputs(tokens, 0, len(tokens), 16, wanted=range(len(tokens)))).copy())
+    first = [(sequences[0], 0, 30, own[0]), (sequences[1], 0, 39, own[1])]
+    found = backend.run(rows_of(first, [29, 68], []))
+    np.testing.assert_array_equal(found, [alone[0][29], alone[1][38]])
+    second = [(sequences[0], 30, 50, own[0]), (sequences[1], 39, 40, own[1]), (sequences[2], 0, 33, own[2])]
+    found = backend.run(rows_of(second, [19, 20, 53], []))
+    np.testing.assert_array_equal(found, [alone[0][49], alone[1][39], alone[2][32]])
+
+
+def test_hidden_states_are_those_of_the_reference(backend):
+    backend.load(model("llama"), LARGE)
+    judge, tokens = reference("llama", "F32", LARGE), tiny.prompt("llama")
+    step = replace(prompt_inputs(tokens, 0, 40, 16, wanted=(39,)), pooled=packed((0, 7, 39)))
+    logits, expected = backend.run(step).copy(), judge.run(step)
+    assert error(logits, expected) < TOLERANCES["F32"]
+    assert backend.hidden().shape == (3, 96) and error(backend.hidden(), judge.hidden()) < TOLERANCES["F32"]
+    backend.run(prompt_inputs(tokens, 0, 3, 16))
+    assert backend.hidden().shape == (0, 96)
+
+
+def test_blocks_are_copied_in_order(backend):
+    backend.load(model("llama", "F16"), SMALL)
+    tokens = tiny.prompt("llama", 24)
+    whole(backend, tokens[:16], SMALL)
+    expected = backend.run(prompt_inputs(tokens, 16, 17, 16, wanted=(0,))).copy()
+    backend.copy_blocks([(0, 5), (5, 9), (1, 0)])
+    moved = rows_of([(tokens, 16, 17, [9, 3])], [0], [])
+    np.testing.assert_array_equal(backend.run(moved), expected)
+
+
+def test_blocks_can_be_taken_out_and_put_back(backend):
+    backend.load(model("llama", "F16"), SMALL)
+    tokens = tiny.prompt("llama", 24)
+    whole(backend, tokens[:16], SMALL)
+    expected = backend.run(prompt_inputs(tokens, 16, 17, 16, wanted=(0,))).copy()
+    content = backend.read_block(0)
+    assert content.dtype == np.uint8 and content.nbytes == backend.kv_block_bytes(model("llama", "F16"), 16)
+    backend.write_block(7, content)
+    moved = rows_of([(tokens, 16, 17, [7, 3])], [0], [])
+    np.testing.assert_array_equal(backend.run(moved), expected)
+    assert backend.fingerprint() == backend.fingerprint()
+    before = backend.fingerprint()
+    backend.load(model("llama-llama3", "F16"), SMALL)
+    assert backend.fingerprint() != before, "another rope makes other keys"
+
+
+def test_a_step_allocates_nothing_and_is_one_graph(backend):
+    backend.load(model("llama", "F16"), SMALL)
+    tokens = tiny.prompt("llama", 30)
+    whole(backend, tokens, SMALL)
+    fake.reset()
+    for at in range(20, 30):
+        backend.run(prompt_inputs(tokens, at, at + 1, 16, wanted=(0,)))
+    counted = fake.counters()
+    assert counted.graph_launches == 10 and counted.allocations == counted.launches == 0
+    assert counted.copies == 20, "the step up, its logits down"
+
+
+def test_a_longer_context_gets_a_graph_of_its_own(backend):
+    """More than 512 keys are attended to side by side, and merged as one block would have done."""
+    limits = StepLimits(tokens=64, rows=2, logit_rows=64, context=1100, blocks=70)
+    backend.load(model("llama", "F16", max_position_embeddings=2048), limits)
+    tokens = (tiny.prompt("llama") * 30)[:1056]
+    for at in range(0, 1024, 64):
+        backend.run(prompt_inputs(tokens, at, at + 64, 16))
+    by_many = backend.run(prompt_inputs(tokens, 1024, 1056, 16, wanted=range(32))).copy()
+    assert {splits for _, splits in backend.loaded._graphs} == {1, 2, 4}
+    for at in range(1024, 1027):
+        one = backend.run(prompt_inputs(tokens, at, at + 1, 16, wanted=(0,)))
+        np.testing.assert_array_equal(one[0], by_many[at - 1024])
+
+
+def test_what_a_model_takes_is_known_before(backend):
+    some = model("llama", "F16")
+    room = backend.room(some, SMALL)
+    assert (room.weights_bytes, room.work_bytes) == needs(some, SMALL, KV_FORMATS["fp16"])
+    before = backend.device_memory()
+    backend.load(some, SMALL)
+    taken = backend.device_memory().own_bytes - before.own_bytes
+    cache = SMALL.blocks * backend.kv_block_bytes(some, 16)
+    assert room.weights_bytes + cache < taken <= room.weights_bytes + room.work_bytes + cache
+    limited = CudaBackend(cache_dir=FOLDER, budget_bytes=1 << 30)
+    assert limited.room(some, SMALL).free_bytes == 1 << 30
+    assert limited.device_memory().budget_bytes == 1 << 30
+
+
+def test_a_model_that_does_not_fit_leaves_the_device_empty(backend):
+    with pytest.raises(MemoryError):
+        backend.load(model("llama", "F16"), replace(SMALL, blocks=1 << 30))
+    assert backend.device.own_bytes == 0
+    backend.load(model("llama", "F16"), SMALL)
+
+
+def test_shapes_the_kernels_do_not_have_are_refused(backend):
+    with pytest.raises(UnsupportedModel, match="heads of 24"):
+        backend.load(_with_attention(head_dim=24), SMALL)
+    with pytest.raises(UnsupportedModel, match="heads of 512"):
+        backend.load(_with_attention(head_dim=512), SMALL)
+    assert backend.device.own_bytes == 0
+
+
+def _with_attention(**changes):
+    some = model("llama")
+    blocks = [replace(b, mixer=replace(b.mixer, attention=replace(b.mixer.attention, **changes))) for b in some.blocks]
+    return replace(some, blocks=tuple(blocks))
+
+
+def test_a_kernel_that_dies_ends_the_device(backend):
+    backend.load(model("llama", "F16"), SMALL)
+    tokens = tiny.prompt("llama")
+    backend.run(prompt_inputs(tokens, 0, 1, 16, wanted=(0,)))
+    fake.fault_after(3)
+    with pytest.raises(DeviceLost):
+        backend.run(replace(prompt_inputs(tokens, 1, 2, 16, wanted=(0,)), pooled=packed((0,))))
+    with pytest.raises(DeviceLost):
+        backend.run(prompt_inputs(tokens, 2, 3, 16, wanted=(0,)))
+    fake.fault_after(0)
+    fake.reset()
