@@ -47,14 +47,20 @@ def emulated(ptx: str) -> Module:
 
 
 def run(
-    built: Module, entry: str, grid: Sequence[int], block: int, args: Sequence[object], shared: int = 0
+    built: Module,
+    entry: str,
+    grid: Sequence[int],
+    block: int,
+    args: Sequence[object],
+    shared: int = 0,
+    memory: Sequence[np.ndarray] = (),
 ) -> list[np.ndarray]:
     """The arrays of the Results among `args`, after the kernel: the same bits whichever way it ran. Other arrays may only be
-    read."""
+    read. memory: what is reached by addresses in arrays."""
     found: list[list[np.ndarray]] = []
     for way in WAYS:
         given = [np.array(a.before) if isinstance(a, Result) else _frozen(a) for a in args]
-        built.launch(entry, grid, (block,), given, shared=shared, **way)  # type: ignore[arg-type]
+        built.launch(entry, grid, (block,), given, shared=shared, memory=memory, **way)  # type: ignore[arg-type]
         found.append([g for g, a in zip(given, args, strict=True) if isinstance(a, Result)])
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):

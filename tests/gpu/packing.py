@@ -3,13 +3,28 @@ packs them in earnest. And what they are worth, in float64."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-F32, F16, BF16, INT8, INT8M, INT8H, INT4, INT4M = range(8)
+from imp.model.kv import E2M1, E4M3
+
+F32, F16, BF16, INT8, INT8M, INT8H, INT4, INT4M, FP8, NVFP4, MXFP4, INT4K = range(12)
 FORM_OF = {F32: "f32", BF16: "bf16"}  # of activations; of all others f16
-RECORD = {F32: 16, F16: 16, BF16: 16, INT8: 32, INT8M: 32, INT8H: 32, INT4: 64, INT4M: 64}
+RECORD = {
+    F32: 16,
+    F16: 16,
+    BF16: 16,
+    INT8: 32,
+    INT8M: 32,
+    INT8H: 32,
+    INT4: 64,
+    INT4M: 64,
+    FP8: 32,
+    NVFP4: 64,
+    MXFP4: 64,
+}
+RECORD[INT4K] = 64  # of which four have scales together: columns are a multiple of 256
 
 
 @dataclass(frozen=True)
@@ -18,6 +33,7 @@ class Packed:
     scales: np.ndarray
     values: np.ndarray  # float64 [rows, columns]
     columns: int  # in memory
+    row_scales: np.ndarray = field(default_factory=lambda: np.zeros(1, np.float32))
 
 
 def random_weights(format: int, rows: int, columns: int, rng: np.random.Generator) -> Packed:
@@ -36,6 +52,10 @@ def random_weights(format: int, rows: int, columns: int, rng: np.random.Generato
         kept = half.view(np.float16) if format == F16 else (half.astype(np.uint32) << 16).view(np.float32)
         codes = _fragments(half.astype(np.uint64), 16, lambda reg, e, step: 32 * reg + 16 * e)
         return Packed(codes, np.zeros(1, np.uint8), kept[:rows, :columns].astype(np.float64), wide)
+    if format in (FP8, NVFP4, MXFP4):
+        return _small_floats(format, inside, rows, columns, rng)
+    if format == INT4K:
+        return _nested(inside, rows, columns, rng)
     low, high, zero = {
         INT8: (-127, 128, 0),
         INT8M: (0, 32, 0),
@@ -52,11 +72,60 @@ def random_weights(format: int, rows: int, columns: int, rng: np.random.Generato
     d, m = (np.where(inside[:, ::group], part, np.float16(0)) for part in (d, m))
     value = np.repeat(d, group, 1).astype(np.float64) * (q - zero) + np.repeat(m, group, 1)
     stored = (q + (128 if format in (INT8, INT8H) else 0)).astype(np.uint64)
-    if format in (INT4, INT4M):
-        codes = _fragments(stored, 64, lambda reg, e, step: 32 * step + 4 * reg + 16 * e)
-    else:
-        codes = _fragments(stored, 32, lambda reg, e, step: 64 * step + 32 * (reg // 2) + 16 * (reg % 2) + 8 * e)
+    codes = _nibbles(stored) if format in (INT4, INT4M) else _bytes(stored)
     return Packed(codes, _scales(d, m, format), value[:rows, :columns], wide)
+
+
+def _small_floats(format: int, inside: np.ndarray, rows: int, columns: int, rng: np.random.Generator) -> Packed:
+    """Codes of e4m3, or of e2m1 with a scale for 16 or 32 columns; a float32 for each row."""
+    form = E4M3 if format == FP8 else E2M1
+    q = rng.integers(0, 2 ** (1 + form.exponent + form.mantissa), inside.shape)
+    q = np.where(inside & (q & 0x7F != 0x7F), q, 0)  # no NaN
+    row_scales = np.where(inside[:, 0], rng.uniform(0.01, 0.1, len(q)), 0).astype(np.float32)
+    value = form.values(q.astype(np.uint8)).astype(np.float64)
+    scales = np.zeros(1, np.uint8)
+    if format != FP8:
+        group = 16 if format == NVFP4 else 32
+        s = (
+            rng.integers(1, 126, (len(q), inside.shape[1] // group))
+            if format == NVFP4
+            else rng.integers(0, 25, (len(q), inside.shape[1] // group))
+        )
+        value *= np.repeat(
+            E4M3.values(s.astype(np.uint8)).astype(np.float64) if format == NVFP4 else 2.0 ** (s - 24), group, 1
+        )
+        scales = np.ascontiguousarray(
+            s.astype(np.uint8).reshape(len(q) // 16, 16, -1, 64 // group).transpose(0, 2, 1, 3)
+        )
+    codes = _bytes(q.astype(np.uint64)) if format == FP8 else _nibbles(q.astype(np.uint64))
+    value *= row_scales[:, None]
+    return Packed(codes, scales, value[:rows, :columns], inside.shape[1], row_scales)
+
+
+def _nested(inside: np.ndarray, rows: int, columns: int, rng: np.random.Generator) -> Packed:
+    """Q4_K: weight = d s q - dmin m."""
+    tiles, blocks = len(inside) // 16, -(-inside.shape[1] // 256)
+    wide = blocks * 256
+    q = rng.integers(0, 16, (tiles * 16, wide))
+    q[:, columns:] = 0
+    whole = rng.uniform(0.001, 0.01, (tiles * 16, blocks, 2)).astype(np.float16)
+    parts = rng.integers(0, 64, (tiles * 16, blocks, 8, 2))  # s, m
+    d = whole[..., None, 0].astype(np.float64) * parts[..., 0]
+    least = whole[..., None, 1].astype(np.float64) * parts[..., 1]
+    value = np.repeat(d.reshape(len(q), -1), 32, 1) * q - np.repeat(least.reshape(len(q), -1), 32, 1)
+    first = whole.view(np.uint8).reshape(tiles, 16, blocks, 4).transpose(0, 2, 1, 3).reshape(tiles, blocks, 64)
+    second = (
+        parts.astype(np.uint8).reshape(tiles, 16, blocks, 4, 4).transpose(0, 2, 3, 1, 4).reshape(tiles, blocks, 256)
+    )
+    return Packed(_nibbles(q.astype(np.uint64)), np.concatenate([first, second], -1), value[:rows, :columns], wide)
+
+
+def _nibbles(stored: np.ndarray) -> np.ndarray:
+    return _fragments(stored, 64, lambda reg, e, step: 32 * step + 4 * reg + 16 * e)
+
+
+def _bytes(stored: np.ndarray) -> np.ndarray:
+    return _fragments(stored, 32, lambda reg, e, step: 64 * step + 32 * (reg // 2) + 16 * (reg % 2) + 8 * e)
 
 
 def _fragments(stored: np.ndarray, record: int, bit: object) -> np.ndarray:

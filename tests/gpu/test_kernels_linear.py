@@ -22,11 +22,11 @@ def product(
     if add:
         before[:, :n] = more["residual"]
     grid = (-(-n // 16), -(-len(x) // (8 * tiles))) if entry == "linear" else (-(-n // 32), -(-len(x) // 64))
-    xs = operand(x, form, padded(x.shape[1]))
+    xs = operand(x, form, w.columns)
     args = [
         w.codes,
         w.scales,
-        0,
+        w.row_scales,
         xs,
         more.get("xscale", 0),
         more.get("bias", 0),

@@ -4,7 +4,7 @@
 constexpr int THREADS = 128;
 
 // out[t] = W[tokens[t]] * scale for t < counts[0]; out [tokens, ldo], zeros past D. K64: columns of W in memory
-KERNEL(THREADS, 8) embed(const uint4* codes, const u8* scales, const u8*, const int* tokens, const int* counts, float* out,
+KERNEL(THREADS, 8) embed(const uint4* codes, const u8* scales, const float* row_scales, const int* tokens, const int* counts, float* out,
                          int columns, int K64, int ldo, float scale) {
     if (blockIdx.x >= counts[0]) return;
     int row = tokens[blockIdx.x] % TILE;
@@ -16,6 +16,8 @@ KERNEL(THREADS, 8) embed(const uint4* codes, const u8* scales, const u8*, const 
         target[column] = column < columns ? w[(size_t)column * TILE] * scale : 0.f;
 #else
     typedef Weights<FMT> W;
+    static_assert(!W::NESTED, "an embedding of such weights is kept as INT4M");
+    if (W::ROW_SCALED) scale *= row_scales[tokens[blockIdx.x]];
     // of every record four lanes have this row, each 4 neighbouring columns of every step
     constexpr int COLUMNS = W::STEPS * STEP;
     int records = K64 / COLUMNS;

@@ -10,6 +10,7 @@
 //
 // linear:       grid (tiles of rows, ceil(tokens / (8 NT))), 128 threads. 16 rows and 8 NT tokens a block.
 // linear_tiled: grid (ceil(tiles / 2), ceil(tokens / 64)), 128 threads. 32 rows and 64 tokens a block, for many tokens.
+// row_scales [rows]: of formats that have them.
 // x [tokens, ldx]: 16-bit (F32: float32) with zeros from the last column to K. xscale [tokens] or 0: what x is times.
 // bias [N] or 0. y [tokens, ldy] float32; add: y += . N rows of W, K columns, both as the matrix has them in memory: K a
 // multiple of 64. counts[word]: tokens.
@@ -18,6 +19,7 @@
 struct Product {
     const uint4* codes;
     const u8* scales;
+    const float* row_scales;
     const void* x;
     const float* xscale;
     const float* bias;
@@ -25,8 +27,9 @@ struct Product {
     int tokens, rows, columns, ldx, ldy, add;
 };
 
-DEVICE void finish(const Product& p, int token, int row, float sum) {
+template <bool ROW_SCALED> DEVICE void finish(const Product& p, int token, int row, float sum) {
     if (token >= p.tokens || row >= p.rows) return;
+    if (ROW_SCALED) sum *= p.row_scales[row];
     if (p.xscale) sum *= p.xscale[token];
     if (p.bias) sum += p.bias[row];
     float* y = p.y + (size_t)token * p.ldy + row;
@@ -40,14 +43,23 @@ DEVICE void finish(const Product& p, int token, int row, float sum) {
 #endif
 
 #if NT > 0
-KERNEL(128, NT < 8 ? 4 : 3) linear(const uint4* codes, const u8* scales, const u8*, const void* x, const float* xscale, const float* bias,
-                      float* y, const int* counts, int word, int rows, int columns, int ldx, int ldy, int add) {
-    multiply<1, NT>({codes, scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add});
+KERNEL(128, NT < 8 ? 4 : ONE_BY_ONE ? 2 : 3) linear(const uint4* codes, const u8* scales, const float* row_scales, const void* x,
+                                   const float* xscale, const float* bias, float* y, const int* counts, int word, int rows,
+                                   int columns, int ldx, int ldy, int add) {
+    Product p = {codes, scales, row_scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add};
+    multiply<1, NT>(p, blockIdx.x);
 }
 #else
-KERNEL(128, 2) linear_tiled(const uint4* codes, const u8* scales, const u8*, const void* x, const float* xscale,
-                            const float* bias, float* y, const int* counts, int word, int rows, int columns, int ldx, int ldy,
-                            int add) {
-    multiply<2, 8>({codes, scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add});
+KERNEL(128, 2) linear_tiled(const uint4* codes, const u8* scales, const float* row_scales, const void* x,
+                            const float* xscale, const float* bias, float* y, const int* counts, int word, int rows,
+                            int columns, int ldx, int ldy, int add) {
+    Product p = {codes, scales, row_scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add};
+    if (ONE_BY_ONE) {
+        _Pragma("unroll 1")
+        for (int tile = 2 * blockIdx.x; tile < 2 * blockIdx.x + 2; tile++) {
+            __syncthreads();
+            multiply<1, 8>(p, tile);
+        }
+    } else multiply<2, 8>(p, 2 * blockIdx.x);
 }
 #endif

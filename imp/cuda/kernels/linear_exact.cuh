@@ -5,10 +5,10 @@
 
 constexpr int WARPS = 4;
 
-template <int R, int N> DEVICE void multiply(const Product& p) {
+template <int R, int N> DEVICE void multiply(const Product& p, int tile0) {
     constexpr int ROWS = TILE * R, PASS = N < 4 ? 8 * N : 32, EACH = PASS * R / 2;  // tokens of a pass; sums of a lane
     __shared__ float partial[WARPS][PASS][ROWS + 1];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile0 = blockIdx.x * R;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int row = lane % ROWS, first = lane / ROWS, stride = 32 / ROWS;  // a lane has one row, and every stride-th token
     int tile = min(tile0 + row / TILE, (p.rows + TILE - 1) / TILE - 1);
     const float* w = (const float*)p.codes + (size_t)tile * p.columns * TILE + row % TILE;
@@ -36,8 +36,10 @@ template <int R, int N> DEVICE void multiply(const Product& p) {
             float sum = partial[0][token][at];
             UNROLL
             for (int other = 1; other < WARPS; other++) sum += partial[other][token][at];
-            finish(p, token0 + token, tile0 * TILE + at, sum);
+            finish<false>(p, token0 + token, tile0 * TILE + at, sum);
         }
         __syncthreads();
     }
 }
+
+constexpr bool ONE_BY_ONE = false;
