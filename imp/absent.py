@@ -8,7 +8,7 @@ from __future__ import annotations
 from .sources import Absent
 
 _VISION = "vision"
-_SPARSE, _ROPE, _MTP = "sparse attention", "RoPE override", "model with heads for several tokens"
+_SPARSE, _MTP = "sparse attention", "model with heads for several tokens"
 _RECURRENT = "recurrent models, hence no snapshots of them"
 
 FLAGS = (
@@ -31,9 +31,6 @@ KEYS = (
     Absent("attention.sparse_sink_tokens", _SPARSE, (16,)),
     Absent("attention.sparse_recent_tokens", _SPARSE, (256,)),
     Absent("attention.sparse_min_ctx", _SPARSE, (12288,)),
-    Absent("rope.scaling", _ROPE),
-    Absent("rope.factor", _ROPE),
-    Absent("rope.orig_ctx", _ROPE),
     Absent("server.recurrent_snapshot_mb", _RECURRENT, (0,)),
     Absent("server.recurrent_snapshot_host_mb", _RECURRENT, (0,)),
     Absent("speculative.mtp_k", _MTP, (0, -1)),

@@ -320,6 +320,17 @@ class KvCache:
 
 
 @dataclass(frozen=True, slots=True)
+class Rope:
+    """Another scaling of positions than the model's own, for longer texts (docs/LONG_CONTEXT.md)."""
+
+    scaling: str = setting(
+        "", "its kind; empty: the model's own", choices=("", "none", "linear", "dynamic", "yarn", "llama3", "longrope")
+    )
+    factor: float = setting(0.0, "how many times longer texts become; 0: the model's own", low=0, high=1024)
+    orig_ctx: int = setting(0, "positions before that; 0: what the model says", low=0)
+
+
+@dataclass(frozen=True, slots=True)
 class Speculative:
     """Tokens that are guessed, and verified several in a step (docs/SPECULATION.md). The output is the same."""
 
@@ -402,6 +413,7 @@ class Settings:
     generation: Generation = field(default_factory=Generation)
     runtime: Runtime = field(default_factory=Runtime)
     kv_cache: KvCache = field(default_factory=KvCache)
+    rope: Rope = field(default_factory=Rope)
     speculative: Speculative = field(default_factory=Speculative)
     constrained: Constrained = field(default_factory=Constrained)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
@@ -416,6 +428,7 @@ SECTIONS: dict[str, type] = {
     "generation": Generation,
     "runtime": Runtime,
     "kv_cache": KvCache,
+    "rope": Rope,
     "speculative": Speculative,
     "constrained": Constrained,
     "diagnostics": Diagnostics,

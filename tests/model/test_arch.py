@@ -121,7 +121,7 @@ def test_an_unknown_architecture_is_refused_by_name():
     "changes, message",
     [
         ({"hidden_act": "relu"}, "\"hidden_act\" = 'relu' is not supported"),
-        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, 'rope scaling "longrope" is not supported'),
+        ({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}, 'rope scaling "spiral" is not supported'),
     ],
 )
 def test_what_is_not_computed_is_refused(changes, message):

@@ -61,6 +61,8 @@ _WITHOUT_EFFECT = {
     "dry_sequence_breakers": "The breakers are line breaks, colons, quotes and stars.",
     "id_slot": "Any free place is as good.",
     "logits_processor_args": "There are no such processors.",
+    "n_discard": "Nothing is dropped from a context.",
+    "n_keep": "Nothing is dropped from a context, so all of it is kept.",
     "request_id": "A request is named by its X-Request-Id header.",
     "response_fields": "The whole answer is sent.",
     "return_progress": "No progress of the prompt is reported.",
@@ -84,6 +86,12 @@ EXTENSIONS = (
     *ENFORCED,
     *DRAFTING,
     Field("use_beam_search", Kind.BOOLEAN, choices=(False,), doc="There is no beam search."),
+    Field(
+        "context_shift",
+        Kind.BOOLEAN,
+        choices=(False,),
+        doc="Nothing is dropped from a context: an output ends where that does.",
+    ),
     *(
         Field(name, status=Status.NO_OP, doc=f"Has no effect: {why[0].lower()}{why[1:]}")
         for name, why in _WITHOUT_EFFECT.items()

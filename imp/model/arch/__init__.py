@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from copy import copy
 from functools import cache
 from types import ModuleType
 
 from ...weights.checkpoint import Checkpoint
 from ..config import Config, Unsupported
 from ..ops import Model
+from ..rescaling import OWN, Rescaling, rescaled
 
 
 @cache
@@ -25,9 +27,13 @@ def families() -> dict[str, ModuleType]:
     return found
 
 
-def build(checkpoint: Checkpoint, context: int = 0) -> Model:
+def build(checkpoint: Checkpoint, context: int = 0, rescaling: Rescaling = OWN) -> Model:
     """The model of a checkpoint. `context` bounds the position tables; 0: what the model was trained for, and more is
-    refused (config.positions). Raises InvalidModel, UnsupportedModel, ContextTooLong."""
+    refused (config.positions). rescaling: of its positions, where that is not the model's own. Raises InvalidModel,
+    UnsupportedModel, ContextTooLong."""
+    if rescaling != OWN:
+        checkpoint = copy(checkpoint)
+        checkpoint.config = rescaled(checkpoint.config, rescaling)
     kind = Config(checkpoint.config).text("model_type")
     if kind not in families():
         raise Unsupported(f'architecture "{kind}" is not supported; supported: {", ".join(sorted(families()))}')

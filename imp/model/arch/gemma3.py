@@ -8,7 +8,7 @@ import numpy as np
 
 from ...weights.checkpoint import Checkpoint, InvalidModel
 from .. import rope
-from ..config import Config, positions
+from ..config import Config
 from ..layers import Block, Decoder, GatedMlp, SelfAttention
 from ..ops import Attention, Linear
 from .parts import Tensors
@@ -31,10 +31,10 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
     scale = config.number("query_pre_attn_scalar", float(head_dim)) ** -0.5
     far = rope.settings(config, "full_attention", "rope_theta", 1e6)
     near = rope.settings(config, "sliding_attention", "rope_local_base_freq", 1e4)
-    tables = {}
+    lengths, tables = rope.lengths(trained, context, far[1]), {}
     for slides, (theta, scaling) in ((False, far), (True, near)):
-        freqs, factor = rope.frequencies(theta, head_dim, scaling, trained)
-        tables[slides] = rope.table(freqs, positions(context, trained), factor)
+        freqs, factor = rope.frequencies(theta, head_dim, scaling, lengths)
+        tables[slides] = rope.table(freqs, lengths.served, factor)
 
     def block(i: int, slides: bool) -> Block:
         at = f"model.layers.{i}"

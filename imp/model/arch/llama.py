@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ...weights.checkpoint import Checkpoint, InvalidModel
 from .. import rope
-from ..config import Config, positions
+from ..config import Config
 from ..layers import Block, Decoder, GatedMlp, SelfAttention
 from ..ops import Attention, Linear
+from ..rescaling import IGNORES_DIVISORS
 from .parts import Tensors
 
 MODEL_TYPES = ("llama", "mistral")
@@ -24,9 +25,11 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
     inner, vocab, eps = config.integer("intermediate_size"), config.integer("vocab_size"), config.number("rms_norm_eps")
     trained = config.integer("max_position_embeddings")
     theta, scaling = rope.settings(config)
-    divisors = tensors.vector("rope_freqs.weight", head_dim // 2) if "rope_freqs.weight" in checkpoint else None
-    freqs, factor = rope.frequencies(theta, head_dim, scaling, trained, divisors)
-    turning = rope.table(freqs, positions(context, trained), factor)
+    lengths = rope.lengths(trained, context, scaling)
+    has_divisors = "rope_freqs.weight" in checkpoint and not config.flag(IGNORES_DIVISORS)
+    divisors = tensors.vector("rope_freqs.weight", head_dim // 2) if has_divisors else None
+    freqs, factor = rope.frequencies(theta, head_dim, scaling, lengths, divisors)
+    turning = rope.table(freqs, lengths.served, factor)
 
     def block(i: int) -> Block:
         at = f"model.layers.{i}"
