@@ -295,6 +295,7 @@ def _blocks(rows: Sequence[tuple[int, ...]], accepts: Sequence[bool]) -> list[in
                 for source in column.get(target, ()):
                     touched.setdefault(block[source], []).append(source)
             for old, moved in touched.items():
+                tick(len(moved) // 4)
                 if len(moved) == len(blocks[old]):
                     continue
                 new = set(moved)

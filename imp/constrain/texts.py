@@ -32,10 +32,12 @@ def plain(nfa: Nfa, after: int, dfa: Dfa, encoding: Encoding) -> int:
 
     Where it only counts characters of a wide set, a counter does, so that masks see a loop."""
     counts, counted_over = _countable(dfa)
-    bodies = [nfa.eps() if state in counts else nfa.byte() for state in range(len(dfa.rows))]
+    bodies = []
+    for state in range(len(dfa.rows)):
+        tick(2)
+        bodies.append(nfa.eps() if state in counts else nfa.byte())
     entries = [nfa.eps(body, after) if ends else body for body, ends in zip(bodies, dfa.accepts, strict=True)]
     for state, (body, targets) in enumerate(zip(bodies, dfa.targets, strict=True)):
-        tick(3)
         if state in counts:
             chars, count, end = counts[state]
             nfa.link(body, free(nfa, entries[end], template(chars, encoding), count, count))

@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from imp.constrain.clock import Rest
 from imp.constrain.compiler import Compiler
 from imp.constrain.errors import Code, ConstraintError
 from imp.constrain.nfa import Nfa
@@ -21,11 +22,13 @@ SMALL = 1000  # characters: what is longer has its time in tests/acceptance/test
 LIMIT_S = 5.0  # of the thread's own time, G04-02
 
 
-def walk(made: Compiler, spec: ConstraintSpec, draw: random.Random, steps: int) -> str:
+def walk(
+    made: Compiler, spec: ConstraintSpec, draw: random.Random, steps: int, rest: Rest = lambda took_s: None
+) -> str:
     """What became of a constraint: a code, or how its first tokens went. Whatever else it raises is a failure."""
     began = time.thread_time()
     try:
-        matcher = made.compile(spec).start()
+        matcher = made.compile(spec, rest=rest).start()
     except ConstraintError as error:
         assert error.message and len(error.message) < 2000
         return error.code.value

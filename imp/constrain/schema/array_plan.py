@@ -205,6 +205,7 @@ class UniquePlan:
 
 
 def plan_array(arrays: Arrays, algebra: Algebra) -> ArrayPlan | CountedPlan | UniquePlan:
+    tick(2)
     if arrays.unique is not None and not _surely_different(arrays, algebra):
         return UniquePlan(arrays, algebra)
     return CountedPlan(arrays, algebra) if arrays.contains else ArrayPlan(arrays)

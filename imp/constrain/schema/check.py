@@ -73,14 +73,14 @@ class Reachable:
             raise self_reference(reference_in(loop.formula)) from None
 
     def _value(self, shape: Shape) -> Value:
+        if len(shape.arrays) + len(shape.objects) > COMBINATIONS:
+            raise too_large(f"one value has more than {COMBINATIONS} kinds of arrays and objects")
         plans: list[Plan] = [plan_array(arrays, self._algebra) for arrays in shape.arrays]
         plans += [ObjectPlan(objects, self._algebra, self._any_order) for objects in shape.objects]
         for numbers in shape.numbers:
             prepare_numbers(numbers)
         for strings in shape.strings:
             strings.prepare()
-        if len(plans) > COMBINATIONS:
-            raise too_large(f"one value has more than {COMBINATIONS} kinds of arrays and objects")
         scalars = bool(
             shape.null
             or shape.booleans

@@ -47,6 +47,7 @@ class ObjectPlan:
     def __init__(self, objects: Objects, algebra: Algebra, any_order: bool) -> None:
         self._objects, self._algebra = objects, algebra
         self._any_order = any_order
+        tick(8)
         known = objects.known_names()
         self.names, self.values = tuple(known), tuple(known.values())
         if any_order and len(self.names) > MAX_ANY_ORDER:

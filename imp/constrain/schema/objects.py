@@ -57,6 +57,7 @@ class Objects:
     def and_(self, other: Objects, formulas: Formulas) -> Objects | None:
         """The objects in both; None where names that must and must not be there leave none."""
         here, there = dict(self.names), dict(other.names)
+        tick(1 + len(here) + len(there))
         names = {n: formulas.all_of((f, there[n] if n in there else other.undeclared(n))) for n, f in here.items()}
         for name, formula in there.items():
             if name not in here:
