@@ -16,7 +16,7 @@ from tests.gpu.emulator.module import build_folder
 def test_kernels(architecture: str) -> None:
     compiler = Compiler(build_folder().parent, architecture)
     print(f"\n{architecture:44} kernel        registers  shared  spilled")
-    for source in variants.ALL:
+    for source in [*variants.ALL, *(variants.WGMMA if architecture == "sm_90a" else ())]:
         for each in resources(compiler.compile(source).report):
             print(f"{source!s:44} {each.kernel:13} {each.registers:9} {each.shared_bytes:7} {each.spill_bytes:8}")
         variants.check(architecture, source)

@@ -48,6 +48,7 @@ def has(count: Counter[str], pattern: str) -> bool:
 WANTED = {
     "linear": (r"LDG\.E\.NA\.128", r"HMMA\.16816\.F32"),
     "linear_tiled": (r"LDG\.E\.NA\.128", r"HMMA\.16816\.F32"),
+    "linear_wgmma": (r"LDG\.E\.NA\.128", r"HGMMA\.64x64x16\.F32", r"UTMALDG\.2D", "USETMAXREG"),
     "attend": (r"HMMA\.16816\.F32", r"LDSM\.16\.M88\.4", r"LDSM\.16\.MT88\.4"),
     "rms_norm": (r"LDG\.E\.128", r"STG\.E\.(64|128)"),
     "glu": (r"LDG\.E\.128", r"STG\.E\.(64|128)"),

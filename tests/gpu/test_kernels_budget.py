@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("cuda.bindings", reason="needs the cuda packages")
 
 from imp.cuda.compile import Source
-from tests.gpu.variants import ALL, ARCHITECTURES, EVERYWHERE, check
+from tests.gpu.variants import ALL, ARCHITECTURES, EVERYWHERE, WGMMA, check
 
 
-@pytest.mark.parametrize("source", ALL, ids=str)
+@pytest.mark.parametrize("source", [*ALL, *WGMMA], ids=str)
 def test_every_variant_fits(source: Source) -> None:
     check("sm_90a", source)
 

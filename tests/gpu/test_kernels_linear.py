@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.gpu.emulator import tensor_map
 from tests.gpu.kernels import TOLERANCE, Result, counts, error, module, operand, padded, run, values
-from tests.gpu.packing import F32, FORM_OF, RECORD, Packed, random_weights
+from tests.gpu.packing import F32, FORM_OF, INT4K, RECORD, Packed, random_weights
 
 FORMATS = sorted(RECORD)
 
@@ -82,3 +83,28 @@ def test_bits_do_not_depend_on_other_tokens(format: int) -> None:
     np.testing.assert_array_equal(many[:19], few[:19])
     assert np.isnan(few[19:]).all()  # tokens that the step does not have are left alone
     assert error(many, x @ w.values.T) < TOLERANCE["f32" if format == F32 else "f16"]
+
+
+@pytest.mark.parametrize("format", sorted({*RECORD} - {F32, INT4K}))
+@pytest.mark.parametrize(("tokens", "outputs", "columns"), [(70, 150, 384), (3, 16, 64)])
+def test_product_by_warp_groups(format: int, tokens: int, outputs: int, columns: int) -> None:
+    """Hopper's kernel for many tokens: its sums are the other kernels'."""
+    rng = np.random.default_rng(format + columns)
+    w, x = random_weights(format, outputs, columns, rng), activations(format, tokens, columns, rng)
+    bias, residual = rng.normal(size=outputs).astype(np.float32), rng.normal(size=(tokens, outputs)).astype(np.float32)
+    xscale = rng.choice([0.5, 1, 2], tokens).astype(np.float32)
+    built = module("linear_wgmma.cu", FMT=format)
+    xs = operand(x, FORM_OF.get(format, "f16"), w.columns)
+    (ordered,) = run(
+        built, "in_order", (tokens + 1,), 128, [xs, Result(xs.shape, xs.dtype), counts(tokens), 0, w.columns]
+    )
+    for column in range(0, w.columns, 16):  # pairs of columns, as lanes want them
+        pairs = xs[:, column : column + 16].reshape(tokens, 4, 2, 2).transpose(0, 2, 1, 3)
+        np.testing.assert_array_equal(ordered[:, column : column + 16].reshape(tokens, 2, 4, 2), pairs)
+    before = np.full((tokens, padded(outputs)), np.nan, np.float32)
+    before[:, :outputs] = residual
+    args = [w.codes, w.scales, w.row_scales, tensor_map(ordered, (64, 64)), xscale, bias, Result(values=before), counts(tokens), 0,
+            outputs, w.columns, before.shape[1], 1]  # fmt: skip
+    (y,) = run(built, "linear_wgmma", (-(-outputs // 128), -(-tokens // 64)), 384, args, 33792, memory=[ordered])
+    assert np.isnan(y[:, outputs:]).all()
+    assert error(y[:, :outputs], residual + bias + x @ w.values.T * xscale[:, None]) < TOLERANCE["f16"]
