@@ -95,7 +95,7 @@ LINEAR = [
     Mutation("linear_mma.cuh", "lane % 4 * 2 + i % 2]", "lane % 4 * 2 + i / 2]", product(F16)),
     Mutation("linear_mma.cuh", "lane / 4 + 8 * (i / 2)]", "lane / 4 + 8 * (i % 2)]", product(F16)),
     Mutation("linear_mma.cuh", "p.ldx + lane % 4 * 4", "p.ldx + lane % 4 * 2", product(F16)),
-    Mutation("linear_mma.cuh", "token < p.tokens ? (const u16*)", "true ? (const u16*)", product(BF16)),
+    Mutation("linear_mma.cuh", "token < p.tokens ? token * p.ldx", "true ? token * p.ldx", product(BF16)),
     Mutation("linear_mma.cuh", "if (later < records) ahead", "ahead", product(INT8)),
     Mutation("linear_mma.cuh", "s.load(p, tile0, later, records)", "s.load(p, tile0, record, records)", product(F16, 5, 33, 576)),
     Mutation("linear_mma.cuh", "W::read(p.scales, at, lane / 4 + 8)", "W::read(p.scales, at, lane / 4)", product(INT8)),
@@ -109,7 +109,7 @@ LINEAR = [
     Mutation("linear.cu", "if (p.bias) sum += p.bias[row];", "if (p.bias) sum += p.bias[token];", finished(F16)),
     Mutation("linear.cu", "sum *= p.xscale[token]", "sum *= p.xscale[0]", finished(F16)),
     Mutation("linear.cu", "p.add ? *y + sum : sum", "sum", finished(INT8)),
-    Mutation("weights.cuh", "twice(0xe400 + zero));\n}\n// register r of step", "twice(0xe401 + zero));\n}\n// register r of step", product(INT4)),
+    Mutation("weights.cuh", "twice(0xe400 + zero));\n}\n// the same", "twice(0xe401 + zero));\n}\n// the same", product(INT4)),
     Mutation("weights.cuh", "integers(bytes_of(v, step, r), 128), twice(d)", "integers(bytes_of(v, step, r), 127), twice(d)", product(INT8)),
     Mutation("weights.cuh", "0x64646464, 0x4140", "0x64646464, 0x4041", product(INT8M)),
     Mutation("weights.cuh", "word(v, 2 * step + r / 2) >> 16 * (r % 2)", "word(v, 2 * step + r % 2) >> 16 * (r / 2)", product(INT8)),
@@ -118,8 +118,8 @@ LINEAR = [
     Mutation("weights.cuh", "u32 pair = step / 2 ? s.y : s.x;", "u32 pair = s.x;", product(INT4M)),
     Mutation("linear_exact.cuh", "fmaf(weight, ((const", "fmaf(weight * 1.0001f, ((const", product(F32)),
     Mutation("linear_exact.cuh", "min(token0 + first + i * stride, p.tokens - 1)", "(token0 + first + i * stride)", product(F32)),
-    Mutation("linear_exact.cuh", "            finish(p, token0 + token, tile0 * TILE + at, sum);\n        }\n        __syncthreads();",
-             "            finish(p, token0 + token, tile0 * TILE + at, sum);\n        }", tiled(F32)),
+    Mutation("linear_exact.cuh", "            finish<false>(p, token0 + token, tile0 * TILE + at, sum);\n        }\n        __syncthreads();",
+             "            finish<false>(p, token0 + token, tile0 * TILE + at, sum);\n        }", tiled(F32)),
 ]  # fmt: skip
 
 # -- attention ---------------------------------------------------------------------------------------------------------
