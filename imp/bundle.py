@@ -227,7 +227,7 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
         proposer = guide.drafting(tokenizer, limits, bits) if guide else None
     guesses = speculation(settings, proposer)
     pool = BlockPool(memory.blocks, BLOCK_SIZE, memory.most_blocks, Growth(memory.block_bytes).grant)
-    model_files = None if digest is None else digest.result() + model.turning
+    model_files = None if digest is None else digest.result()
     tiers = below(pool, backend, backend.kv_block_bytes(model, BLOCK_SIZE), model_files, settings)
     bundle = Bundle(
         card=_card(path, checkpoint, model, settings),
@@ -328,8 +328,8 @@ def keeps_on_disk(settings: Settings) -> bool:
 def below(
     pool: BlockPool, backend: Backend, block_bytes: int, model_files: bytes | None, settings: Settings
 ) -> Below | None:
-    """What is kept below the pool, by the settings.   block_bytes: of the backend's.   model_files: what tells
-    the model from others, where a folder is to be kept. Raises FolderError."""
+    """What is kept below the pool, by the settings.   block_bytes: of the backend's.   model_files: a digest of them,
+    where a folder is to be kept. Raises FolderError."""
     own, shelf, folder, owner = settings.kv_cache, None, None, b""
     if own.host_mb and settings.server.prefix_cache:
         shelf = BlockShelf(own.host_mb << 20)

@@ -76,12 +76,6 @@ class Decoder:
         return frozenset(part.format.name for linear in (self.head, *self._linears()) for part in linear.parts)
 
     @property
-    def turning(self) -> bytes:
-        """What the ropes make of positions 0 and 1."""
-        ropes = [block.mixer.attention.rope for block in self.blocks]
-        return b"".join(table[:2].tobytes() for rope in ropes if rope for table in (rope.cos, rope.sin))
-
-    @property
     def modules(self) -> dict[str, tuple[int, int]]:
         named = [pair for linear in self._linears() for pair in zip(linear.names, linear.parts, strict=True)]
         return {name: (part.shape[0], part.shape[1]) for name, part in named}

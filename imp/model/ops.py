@@ -129,7 +129,6 @@ class Model(Protocol):
     hidden: int
     vocab: int  # rows of the logits; may exceed the tokenizer's vocabulary
     context: int  # positions the model was trained for
-    turning: bytes  # differs where positions turn keys differently, which the weights do not tell
     modules: Mapping[str, tuple[int, int]]  # (outputs, inputs) of the matrices that adapters may add to, by name
 
     def forward(self, ops: Ops) -> Array:
