@@ -35,13 +35,13 @@ class MemoryPlan:
     kv_format: str = ""  # of keys and values
     host_bytes: int = 0  # for blocks that were given up for others
     most_blocks: int = 0  # what `blocks` may grow to; 0: they do not
+    tier: str = HOST  # where it is
+    work_bytes: int = MARGIN  # beside weights and KV cache
 
     @property
     def reserved_blocks(self) -> int:
         """Blocks that there must be addresses for."""
         return max(self.blocks, self.most_blocks)
-    tier: str = HOST  # where it is
-    work_bytes: int = MARGIN  # beside weights and KV cache
 
     @property
     def kv_bytes(self) -> int:

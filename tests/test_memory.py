@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imp.app import EXIT_CODES
-from imp.memory import Growth, OutOfMemory, allocating, available_bytes, plan
+from imp.memory import DEVICE, DeviceOutOfMemory, Growth, OutOfMemory, allocating, available_bytes, plan
 from imp.model import arch
 from imp.model.config import positions
 from imp.weights.checkpoint import ContextTooLong
@@ -194,3 +194,15 @@ def test_a_server_that_may_not_have_the_memory_says_so_and_ends(smollm2_path):
     assert done.returncode == 2 and "Traceback" not in done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("imp-server: error: ") and "12000 blocks of 16 tokens in fp16" in last, done.stderr
+
+
+def test_a_device_gives_nearly_all_it_has_and_what_lacks_there_is_the_devices():
+    sizes = {"block_bytes": MIB, "context": 1600, "rows": 10, "blocks": 0, "tier": DEVICE, "work_bytes": 100 * MIB}
+    made = plan(200 * MIB, free_bytes=1000 * MIB, **sizes)
+    assert made.blocks == 630 and made.tier == DEVICE, "nine tenths of what weights and work leave"
+    assert plan(200 * MIB, free_bytes=9 * GIB, **sizes).blocks == 1000, "no more than all rows can use"
+    with pytest.raises(DeviceOutOfMemory, match=r"on the device for weights of 200 MiB .* 100 MiB to work with: 300 MiB"):
+        plan(200 * MIB, free_bytes=300 * MIB, **sizes)
+    with pytest.raises(DeviceOutOfMemory, match=r"CUDA says no.*100 MiB to work with, on the device"), allocating(made):
+        raise MemoryError("CUDA says no")
+    assert next(code for kind, code in EXIT_CODES if issubclass(DeviceOutOfMemory, kind)) == 3

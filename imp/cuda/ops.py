@@ -46,7 +46,8 @@ class CudaBackend:
         self._thread = threading.get_ident()
 
     def describe(self) -> str:
-        """One line for people."""
+        """One line for people. May be called in any thread."""
+        self.device.bind_thread()
         free, total = self.device.memory()
         memory = f"{total / 2**30:.1f} GiB, {free / 2**30:.1f} free"
         return f"cuda:{self.device.index}, {self.device.name} ({self.device.architecture}, {memory})"
