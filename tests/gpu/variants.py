@@ -13,6 +13,7 @@ ROOM = {
     "linear": (3, 128), "linear_tiled": (2, 128), "attend": (2, 128), "combine": (16, 32), "rotate_store": (16, 32), "embed": (8, 128),
     "rms_norm": (4, 256), "rms_norm_add": (4, 256), "glu": (4, 256), "convert": (4, 256), "softcap": (4, 256),
     "linear_wgmma": (1, 384), "in_order": (8, 128),
+    "linear_experts": (2, 128), "route": (16, 32), "count_entries": (16, 32), "place": (16, 32), "gather": (4, 256),
     "shrink": (8, 128), "expand": (8, 128),
     "draw": (1, 512), "report": (1, 512),
 }  # fmt: skip
@@ -22,9 +23,10 @@ def variant(file: str, **defines: int) -> Source:
     return Source(file, tuple(sorted(defines.items())))
 
 
-PLAIN = [variant(f"{name}.cu") for name in ("norm", "glu", "convert", "sample")]
+PLAIN = [variant(f"{name}.cu") for name in ("norm", "glu", "convert", "sample", "experts")]
 LINEAR = [variant("linear.cu", FMT=format, NT=tiles) for format in range(12) for tiles in (0, 1, 8)]
 WGMMA = [variant("linear_wgmma.cu", FMT=format) for format in range(1, 11)]  # for sm_90a alone
+EXPERTS = [variant("linear_experts.cu", FMT=format, NT=tiles) for format in (0, 1, 6, 10) for tiles in (1, 8)]
 LORA = [variant("lora.cu", WIDE=wide) for wide in (0, 1)]
 EMBED = [variant("embed.cu", FMT=format) for format in range(11)]
 ROTATE = [variant("rotate.cu", KV=kv, D=d) for kv in range(8) for d in (64, 128, 256)]
@@ -34,7 +36,7 @@ ATTEND = [
     for d in (64, 128, 256)
     for rows in (16, 32 if d > 128 else 64)
 ]
-ALL = [*PLAIN, *LORA, *LINEAR, *EMBED, *ROTATE, *ATTEND]
+ALL = [*PLAIN, *LORA, *EXPERTS, *LINEAR, *EMBED, *ROTATE, *ATTEND]
 EVERYWHERE = [*PLAIN, *LORA, *LINEAR[:2], *LINEAR[5::6], EMBED[7], ROTATE[1], ROTATE[-1], *ATTEND[6:12], ATTEND[-1]]
 
 

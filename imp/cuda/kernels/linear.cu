@@ -14,46 +14,21 @@
 // x [tokens, ldx]: 16-bit (F32: float32) with zeros from the last column to K. xscale [tokens] or 0: what x is times.
 // bias [N] or 0. y [tokens, ldy] float32; add: y += . N rows of W, K columns, both as the matrix has them in memory: K a
 // multiple of 64. counts[word]: tokens.
-#include "weights.cuh"
-
-struct Product {
-    const uint4* codes;
-    const u8* scales;
-    const float* row_scales;
-    const void* x;
-    const float* xscale;
-    const float* bias;
-    float* y;
-    int tokens, rows, columns, ldx, ldy, add;
-};
-
-template <bool ROW_SCALED> DEVICE void finish(const Product& p, int token, int row, float sum) {
-    if (token >= p.tokens || row >= p.rows) return;
-    if (ROW_SCALED) sum *= p.row_scales[row];
-    if (p.xscale) sum *= p.xscale[token];
-    if (p.bias) sum += p.bias[row];
-    float* y = p.y + (size_t)token * p.ldy + row;
-    *y = p.add ? *y + sum : sum;
-}
-
-#if FMT == 0
-#include "linear_exact.cuh"
-#else
-#include "linear_mma.cuh"
-#endif
+constexpr bool GROUPED = false;
+#include "product.cuh"
 
 #if NT > 0
-KERNEL(128, NT < 8 ? 4 : ONE_BY_ONE ? 2 : 3) linear(const uint4* codes, const u8* scales, const float* row_scales, const void* x,
-                                   const float* xscale, const float* bias, float* y, const int* counts, int word, int rows,
-                                   int columns, int ldx, int ldy, int add) {
-    Product p = {codes, scales, row_scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add};
+KERNEL(128, NT < 8 ? 4 : ONE_BY_ONE ? 2 : 3)
+linear(const uint4* codes, const u8* scales, const float* row_scales, const void* x, const float* xscale, const float* bias,
+       float* y, const int* counts, int word, int rows, int columns, int ldx, int ldy, int add) {
+    Product p = {codes, scales, row_scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add, 0, false};
     multiply<1, NT>(p, blockIdx.x);
 }
 #else
 KERNEL(128, 2) linear_tiled(const uint4* codes, const u8* scales, const float* row_scales, const void* x,
                             const float* xscale, const float* bias, float* y, const int* counts, int word, int rows,
                             int columns, int ldx, int ldy, int add) {
-    Product p = {codes, scales, row_scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add};
+    Product p = {codes, scales, row_scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add, 0, false};
     if (ONE_BY_ONE) {
         _Pragma("unroll 1")
         for (int tile = 2 * blockIdx.x; tile < 2 * blockIdx.x + 2; tile++) {

@@ -1,4 +1,4 @@
-// The body of linear.cu for float32 weights, [tile][column][16 rows]: plain float32 arithmetic, where exact numbers count
+// The body of a product for float32 weights, [tile][column][16 rows]: plain float32 arithmetic, where exact numbers count
 // and speed does not. A record is 16 columns, for the order of sums.
 #pragma once
 #include "weights.cuh"
@@ -24,7 +24,8 @@ template <int R, int N> DEVICE void multiply(const Product& p, int tile0) {
                 UNROLL
                 for (int i = 0; i < EACH; i++) {
                     int token = min(token0 + first + i * stride, p.tokens - 1);
-                    sums[i] = fmaf(weight, ((const float*)p.x)[(size_t)token * p.ldx + column], sums[i]);
+                    int source = max(0, source_of(p, token));
+                    sums[i] = fmaf(weight, ((const float*)p.x)[(size_t)source * p.ldx + column], sums[i]);
                 }
             }
         }

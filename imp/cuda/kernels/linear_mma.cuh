@@ -1,4 +1,4 @@
-// The body of linear.cu for weights that go through the matrix units.
+// The body of a product for weights that go through the matrix units.
 #pragma once
 #include "weights.cuh"
 
@@ -24,7 +24,8 @@ template <int R, int N> struct Sums {
         UNROLL
         for (int n = 0; n < N; n++) {
             int token = token0 + n * 8 + lane / 4;
-            places[n] = token < p.tokens ? token * p.ldx + lane % 4 * 4 : -1;
+            int source = token < p.tokens ? source_of(p, token) : -1;
+            places[n] = source >= 0 ? source * p.ldx + lane % 4 * 4 : -1;
         }
     }
     __device__ __forceinline__ Record load(const Product& p, int tile0, int record, int records) {
