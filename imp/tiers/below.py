@@ -31,9 +31,9 @@ from .shelf import BlockShelf
 
 log = logging.getLogger("imp.tiers")
 
-PORTION_BYTES = 4 << 20  # handed over at once, about
-AHEAD = 2  # portions that may lie ready
-COPIED_BYTES = 16 << 20  # at most, for the writer between two steps
+PORTION_BYTES = 1 << 20  # handed over at once, about
+AHEAD = 2  # portions that are taken in between two steps
+COPIED_BYTES = 4 << 20  # at most, for the writer between two steps
 CLOSE_S = 10.0
 
 Letter = Callable[[], object]
@@ -74,7 +74,8 @@ class Below:
         self._filled: OrderedDict[bytes, int] = OrderedDict()  # hash -> block: to be copied for the writer
         self._ascent: Ascent | None = None
         self._post: Callable[[Letter], object] = _undelivered
-        self._permits = Semaphore(AHEAD)
+        self._permits = Semaphore(AHEAD)  # for portions; what is taken in gives its own back with the next step
+        self._taken_in = 0
         self._wants: SimpleQueue[Ascent | None] = SimpleQueue()  # None: the end
         self._reader: Thread | None = None
         self._closed = False
@@ -92,7 +93,10 @@ class Below:
     # -- down -------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Between two steps: copy what was filled, as far as the writer has room."""
+        """Between two steps: let more portions come, and copy what was filled, as far as the writer has room."""
+        if self._taken_in:
+            self._permits.release(self._taken_in)
+            self._taken_in = 0
         folder = self.folder
         if folder is None:
             return
@@ -166,7 +170,7 @@ class Below:
         return known
 
     def _arrived(self, ascent: Ascent, contents: list[memoryview]) -> None:
-        self._permits.release()
+        self._taken_in += 1
         for content in contents:
             if ascent.over:
                 return

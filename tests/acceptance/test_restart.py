@@ -1,13 +1,15 @@
 """A conversation of eight thousand tokens goes on after a restart as if there had been none, given --prefix-cache.
 
-Then every file of the cache is damaged, and others are put beside them: none is used, nothing breaks, and the answer is
-the same; and what was computed again is there for the next process.
+Who is being answered hardly notices. Then every file of the cache is damaged, and others are put beside them: none is
+used, nothing breaks, and the answer is the same; and what was computed again is there for the next process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +17,14 @@ from typing import Any
 
 import httpx
 
+from bench.client import ask, words
+from bench.measure import percentile
 from tests.real.process import ServerProcess, server
 
 CONTEXT, ROUNDS = 8192, 3
 LEAST_TOKENS = 7600  # of the conversation when it is interrupted
 WARM = 0.15  # at most, of the time to the first token without a cache
+GAP = 2.5  # idle steps, that others may wait for a token at most while blocks come up (99th percentile)
 DAMAGED = 2000  # files
 WORDS = "wind rain lamp harbour keeper stone letter morning captain rope window lantern gull tide ladder"
 QUESTION = {"role": "user", "content": "Sum this up for somebody who has not read it, in a few words."}
@@ -144,6 +149,47 @@ def test_a_conversation_goes_on_after_a_restart(smollm2_path: Path, tmp_path: Pa
     shares = sorted(warm / cold for warm, cold in zip(warm_s, cold_s, strict=True))
     print(f"warm by cold: {', '.join(f'{share:.3f}' for share in shares)}")
     assert shares[len(shares) // 2] <= WARM
+
+
+async def gaps_beside(process: ServerProcess, prompts: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Seconds between the tokens of one answer: alone, and while these prompts are answered, one after the other."""
+    victim = {"prompt": "The lamp", "temperature": 0, "ignore_eos": True, "stream": True, "speculative": False}
+    await ask(process.url, "/v1/completions", victim | {"max_tokens": 40})
+    alone = await ask(process.url, "/v1/completions", victim | {"max_tokens": 300})
+    running = asyncio.create_task(ask(process.url, "/v1/completions", victim | {"max_tokens": 3000}))
+    await asyncio.sleep(0.5)
+    began = time.perf_counter()
+    for prompt in prompts:
+        assert (await ask(process.url, "/v1/completions", prompt)).status == 200
+    took = time.perf_counter() - began
+    beside = await running
+    assert beside.status == alone.status == 200
+    first, end = 0.5, 0.5 + took
+    at, gaps = beside.ttft_s, []
+    for gap in beside.gaps_s:
+        at += gap
+        if first < at < end:
+            gaps.append(gap)
+    return alone.gaps_s, gaps
+
+
+def test_others_hardly_notice_blocks_that_come_up(smollm2_path: Path, tmp_path: Path) -> None:
+    keeping = ["--model", str(smollm2_path), "--prefix-cache", str(tmp_path), "--request-timeout", "0"]
+    rng = random.Random(3)
+    common = {"max_tokens": 1, "temperature": 0, "stream": True}
+    prompts = [common | {"prompt": words(rng, 7000)} for _ in range(ROUNDS)]
+    with server(*keeping) as process:
+        for prompt in prompts:
+            httpx.post(process.url + "/v1/completions", json=prompt | {"stream": False}, timeout=600)
+    with server(*keeping) as process:
+        alone, beside = asyncio.run(gaps_beside(process, prompts))
+        restored = counted(process, "restored_total")
+    step, most = statistics.median(alone), percentile(beside, 0.99)
+    print(f"\n{restored} blocks came up beside {len(beside)} tokens; idle step {step * 1e3:.1f} ms")
+    print(
+        f"gaps beside: p50 {percentile(beside, 0.5) * 1e3:.1f} ms, p99 {most * 1e3:.1f} ms, {most / step:.2f} idle steps"
+    )
+    assert restored > 1000 and most <= GAP * step
 
 
 def test_two_thousand_damaged_files_are_no_more_than_missing_ones(smollm2_path: Path, tmp_path: Path) -> None:

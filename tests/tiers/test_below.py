@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from queue import Empty
 
 import pytest
 
@@ -15,10 +16,11 @@ from tests.tiers.toys import kept
 from tests.toys import Stage, reference
 
 PROMPT = tuple(range(40))  # ten blocks of four
+FIVE = Limits(5)
 
 
-def request(name: str, prompt: tuple[int, ...] = PROMPT, **changes) -> Request:
-    return Request(name, prompt, Sampling(), Limits(5), **changes)
+def request(name: str, prompt: tuple[int, ...] = PROMPT, limits: Limits = FIVE, **changes) -> Request:
+    return Request(name, prompt, Sampling(), limits, **changes)
 
 
 def stage(folder: Path | None, blocks: int = 64, shelf: int = 0, **changes) -> Stage:
@@ -157,6 +159,26 @@ def test_others_are_answered_while_blocks_come_up(tmp_path, monkeypatch):
     folder.permits.release(100)
     out = second.run()["b"]
     assert out.finished and out.finished.usage.cached == 36
+    second.sched.below.close()
+
+
+def test_few_blocks_come_up_between_two_steps_however_fast_they_are_read(tmp_path, monkeypatch):
+    second, folder = restarted(tmp_path, monkeypatch)
+    folder.permits.release(100)
+    second.submit(request("b"), request("other", (7, 8, 9), limits=Limits(60)))
+    came, pool = [0], second.sched.pool
+    while second.sched.below.busy or not sum(came):
+        known = len(pool.by_hash)
+        assert second.step() is not None
+        said = len(pool.by_hash) - known  # of what is answered meanwhile
+        while second.sched.below.busy:
+            try:
+                second.letters.get(timeout=0.05)()
+            except Empty:
+                break
+        came.append(len(pool.by_hash) - known - said)
+    assert 0 < max(came) <= tiers.AHEAD
+    assert second.run()["b"].finished.usage.cached == 36
     second.sched.below.close()
 
 
