@@ -62,6 +62,14 @@ def combine(kv: int, head_dim: int, group: int, rows: int) -> Entry:
     return Entry(_attention(kv, head_dim, group, rows), "combine", "PPPiiii", 32)
 
 
+def draw(vocab: int) -> Entry:
+    return Entry(_source("sample.cu"), "draw", "PPPPPPPPiii", 512, 8 * -(-vocab // 32))
+
+
+def report(vocab: int) -> Entry:
+    return Entry(_source("sample.cu"), "report", "PPPPPPPiiii", 512, 4 * -(-vocab // 32))
+
+
 RMS_NORM = Entry(_source("norm.cu"), "rms_norm", "PPPPiPiiiif", 256)
 RMS_NORM_ADD = Entry(_source("norm.cu"), "rms_norm_add", "PPPPiiif", 256)
 GLU = Entry(_source("glu.cu"), "glu", "PPPiPiiii", 256)
@@ -79,7 +87,7 @@ def tile_rows(head_dim: int, group: int, tokens: int) -> int:
 
 def common() -> Iterator[Entry]:
     """What most models take: `imp.cuda.build` compiles these ahead."""
-    yield from (RMS_NORM, RMS_NORM_ADD, GLU, CONVERT, SOFTCAP)
+    yield from (RMS_NORM, RMS_NORM_ADD, GLU, CONVERT, SOFTCAP, draw(1 << 17), report(1 << 17))
     for layout in LAYOUTS.values():
         yield embed(layout.number)
         yield from (linear(layout.number, tiles) for tiles in TOKEN_TILES)

@@ -12,6 +12,7 @@ from ..model.buffers import Buffer, place
 from ..model.inputs import StepInputs
 from ..model.kv import KVFormat
 from ..model.ops import Attention, Model, StepLimits
+from ..model.sampling import Drawn, SamplingPlan
 from ..weights.checkpoint import UnsupportedModel
 from .compile import Compiler
 from .driver import Buffer as DeviceBuffer
@@ -21,6 +22,7 @@ from .memory import Uploader
 from .modules import Modules, Progress
 from .program import Launch, Place, lifetimes, padded
 from .record import Recorder
+from .sampler import DeviceLogits, Sampler
 from .step import BUCKETS, Sections, Shape, bucket_of, splits_bucket, splits_of, words_needed, write
 
 KV_BLOCK = 16  # positions of a KV block
@@ -52,10 +54,12 @@ class LoadedModel:
         self.head_dim, self.group = _attention_shape(self.recorder.attentions, limits)
         self._memory: list[DeviceBuffer | Pinned] = []
         self._graphs: dict[tuple[int, int], Graph] = {}
+        self._sampler: Sampler | None = None
         try:
             self._place()
             self._upload()
             self._modules = Modules(compiler, device, self._entries(), progress)
+            self._sampler = Sampler(device, stream, compiler, limits.logit_rows, self._vocab)
             for bucket in BUCKETS:
                 if bucket <= limits.tokens:
                     self._graph(bucket, 1)
@@ -82,7 +86,6 @@ class LoadedModel:
         logits, hidden = self.recorder.logits_out, self.recorder.hidden_out
         assert logits and hidden
         self._vocab = logits.size // 4 // self.limits.logit_rows
-        self._logits = self._pin(logits.size).bytes.view(np.float32).reshape(-1, self._vocab)
         self._hidden = self._pin(hidden.size).bytes.view(np.float32).reshape(-1, padded(self.columns))
         self._pooled = 0
         self._done = Event()
@@ -117,6 +120,9 @@ class LoadedModel:
         for memory in self._memory:
             memory.free()
         self._memory.clear()
+        if self._sampler is not None:
+            self._sampler.free()
+            self._sampler = None
 
     # -- programs --------------------------------------------------------------------------------
 
@@ -186,8 +192,8 @@ class LoadedModel:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def run(self, inputs: StepInputs) -> np.ndarray:
-        """As model.ops.Backend.run. What is returned lies in pinned memory."""
+    def run(self, inputs: StepInputs) -> DeviceLogits:
+        """As model.ops.Backend.run."""
         tokens, wanted, pooled = len(inputs.tokens), len(inputs.wanted), len(inputs.pooled)
         limits = self.limits
         assert tokens <= limits.tokens and wanted <= limits.logit_rows, "the step is too large"
@@ -200,17 +206,29 @@ class LoadedModel:
             shape = self._shape(tokens, wanted, pooled, 1, rows=len(inputs.contexts))
             self._send(inputs, shape)
             self._launch(shape)
-        logits, hidden = self.recorder.logits_out, self.recorder.hidden_out
-        assert logits and hidden
-        if wanted:
-            self.stream.download(self._logits.ctypes.data, logits.address, wanted * self._vocab * 4)
-        if pooled:
-            self.stream.download(self._hidden.ctypes.data, hidden.address, pooled * self._hidden.shape[1] * 4)
         self._pooled = pooled
-        if wanted or pooled:
+        if pooled:
+            hidden = self.recorder.hidden_out
+            assert hidden
+            self.stream.download(self._hidden.ctypes.data, hidden.address, pooled * self._hidden.shape[1] * 4)
             self.stream.record(self._done)
             self._done.wait()
-        return self._logits[:wanted]
+        return DeviceLogits(wanted, self._vocab, self._fetch)
+
+    def _fetch(self, rows: int) -> np.ndarray:
+        """The last run's logits, float32 [rows, vocab]."""
+        logits = self.recorder.logits_out
+        assert logits
+        values = np.empty((rows, self._vocab), np.float32)
+        if rows:
+            self.stream.download(values.ctypes.data, logits.address, values.nbytes)
+            self.stream.synchronize()
+        return values
+
+    def sample(self, logits: DeviceLogits, plan: SamplingPlan) -> Drawn:
+        """As model.ops.Backend.sample, of the last run's logits."""
+        assert self._sampler and self.recorder.logits_out and len(logits) == len(plan.temperature)
+        return self._sampler.sample(self.recorder.logits_out.address, plan)
 
     def _send(self, inputs: StepInputs, shape: Shape) -> None:
         """Upload the step. Two pieces of host memory take turns: the device reads one when it gets to it."""
@@ -281,7 +299,8 @@ def needs(model: Model, limits: StepLimits, kv: KVFormat) -> tuple[int, int]:
     """Bytes of the device that weights take, and that all but weights and KV cache does."""
     recorder = recorded(model, limits, kv)
     lives = lifetimes(recorder.ops, [recorder.logits_out, recorder.hidden_out])
-    return _weights_bytes(recorder), place(lives, ALIGNMENT) + 4 * words_needed(limits) + GRAPHS_BYTES
+    edited = limits.logit_rows * model.vocab * 4  # logits as the sampler changes them
+    return _weights_bytes(recorder), place(lives, ALIGNMENT) + 4 * words_needed(limits) + edited + GRAPHS_BYTES
 
 
 def _weights_bytes(recorder: Recorder) -> int:

@@ -13,12 +13,13 @@ from ..model.inputs import StepInputs
 from ..model.kv import FORMATS, KVFormat
 from ..model.lora import Adapter, Base
 from ..model.ops import DeviceMemory, Model, Room, StepLimits
-from ..model.sampling import Drawn, SamplingPlan, reference_sample
+from ..model.sampling import Drawn, SamplingPlan
 from ..weights.checkpoint import UnsupportedModel
 from .compile import COMPILERS, Compiler, package_version
 from .driver import Device
 from .loaded import LoadedModel, block_bytes, needs
 from .modules import Progress
+from .sampler import DeviceLogits
 
 
 class CudaBackend:
@@ -126,15 +127,16 @@ class CudaBackend:
     def drop_adapter(self, slot: int) -> None:
         raise AssertionError("there are no adapters on a GPU")
 
-    def run(self, inputs: StepInputs) -> np.ndarray:
+    def run(self, inputs: StepInputs) -> DeviceLogits:
         self._bind()
         return self.loaded.run(inputs)
 
     def hidden(self) -> np.ndarray:
         return self.loaded.hidden()
 
-    def sample(self, logits: np.ndarray, plan: SamplingPlan) -> Drawn:
-        return reference_sample(logits, plan)
+    def sample(self, logits: DeviceLogits, plan: SamplingPlan) -> Drawn:
+        self._bind()
+        return self.loaded.sample(logits, plan)
 
     def close(self) -> None:
         if self._loaded is not None:

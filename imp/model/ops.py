@@ -163,6 +163,15 @@ class Aside(Protocol):
         """As Backend.hidden, of the step that was begun last, once it has ended."""
 
 
+class Logits(Protocol):
+    """What a step gives: as an array float32 [R, vocab], whose numbers may have to be brought over to be read."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: Any) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """What there is for a model in the memory of a device of its own, and what the model takes of it, in bytes."""
@@ -235,15 +244,15 @@ class Backend(Protocol):
     def drop_adapter(self, slot: int) -> None:
         """Forget it; no later step may name the slot until it is given out again."""
 
-    def run(self, inputs: Any) -> np.ndarray:
+    def run(self, inputs: Any) -> Logits:
         """One step (inputs.StepInputs): KV of every position is stored; returns float32 logits [R, vocab], which stay
         valid until the next run."""
 
     def hidden(self) -> np.ndarray:
         """float32 [P, D]: what the last run left for StepInputs.pooled; valid until the next run."""
 
-    def sample(self, logits: np.ndarray, plan: Any) -> Any:
-        """One token per row (sampling.SamplingPlan -> sampling.Drawn); may overwrite `logits`."""
+    def sample(self, logits: Any, plan: Any) -> Any:
+        """One token per row of the last run's logits (sampling.SamplingPlan -> sampling.Drawn); may overwrite them."""
 
     def close(self) -> None:
         """Stop threads and give memory back. Idempotent."""

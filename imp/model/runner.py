@@ -9,7 +9,7 @@ import numpy as np
 
 from ..types import Batch, Pool, Row, RowResult, TokenLogprob
 from .inputs import pack, pooled_positions
-from .ops import Backend
+from .ops import Backend, Logits
 from .plan import Draw, MaskBits, plan_step
 from .sampling import Drawn, logprobs_at
 
@@ -90,9 +90,9 @@ class ModelRunner:
         _pool(batch, results, self.backend.hidden())
         return results
 
-    def _draw(self, batch: Batch, logits: np.ndarray) -> list[RowResult]:
+    def _draw(self, batch: Batch, logits: Logits) -> list[RowResult]:
         plan, by_row = plan_step(batch, self.vocab, logits.shape[1], self.bits)
-        asked = _asked(by_row, logits[:, : self.vocab])
+        asked = _asked(by_row, logits, self.vocab)
         drawn = self.backend.sample(logits, plan)
         results, at = [], 0
         for row, draws in zip(batch.rows, by_row, strict=True):
@@ -128,13 +128,13 @@ def _unwatched(part: str) -> None: ...
 Asked = dict[int, tuple[tuple[int, float], ...]]  # by row of logits
 
 
-def _asked(by_row: list[list[Draw]], logits: np.ndarray) -> Asked:
+def _asked(by_row: list[list[Draw]], logits: Logits, vocab: int) -> Asked:
     """The log-probabilities of tokens that requests name, before the sampler overwrites the logits."""
     found: Asked = {}
     for i, draw in enumerate(draw for draws in by_row for draw in draws):
         tokens = draw.seq.request.sampling.logprob_tokens
         if tokens and draw.target < 0:
-            found[i] = tuple(zip(tokens, logprobs_at(logits[i], tokens).tolist(), strict=True))
+            found[i] = tuple(zip(tokens, logprobs_at(logits[i, :vocab], tokens).tolist(), strict=True))
     return found
 
 

@@ -24,6 +24,8 @@ ONE_OF_EACH = [
     *(entries.rotate_store(kv, 64) for kv in KV_NUMBERS.values()),
     *(entries.attend(KV_NUMBERS[kv], 64, 3, 16) for kv in ("fp32", "fp16", "int8")),
     entries.combine(KV_NUMBERS["fp16"], 64, 3, 16),
+    entries.draw(1000),
+    entries.report(1000),
     entries.RMS_NORM,
     entries.RMS_NORM_ADD,
     entries.GLU,
