@@ -127,18 +127,26 @@ def tolerance(kind: str) -> float:
     return TOLERANCE[QUERIES.get(kind, "f16")] * (1 if kind == "fp32" else 2)  # of weights and of what is kept
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize(("kind", "d"), [*((kind, 64) for kind in KINDS), ("fp16", 128), ("int4", 128)])
 def test_every_format(kind: str, d: int) -> None:
     """A prompt from its start, a chunk, one token."""
     case = Case(kind, d, group=4, kv_heads=2, new=(5, 2, 1), contexts=(5, 70, 33), scale=d**-0.5)
     assert error(case.attend(16, False), case.expected) < tolerance(kind)
 
 
-@pytest.mark.parametrize("kind", ["fp32", "fp16", "int4"])
 @pytest.mark.parametrize(
-    ("d", "group", "rows"),
-    [(16, 1, 64), (32, 2, 32), (64, 3, 64), (80, 5, 16), (96, 1, 32), (256, 4, 32), (256, 8, 16)],
+    ("kind", "d", "group", "rows"),
+    [
+        ("fp16", 16, 1, 64),
+        ("int4", 32, 2, 32),
+        ("fp16", 64, 3, 64),
+        ("nvfp4", 80, 5, 16),
+        ("fp32", 80, 5, 64),
+        ("mxfp4", 96, 1, 32),
+        ("fp32", 16, 1, 16),
+        ("fp16", 256, 4, 32),
+        ("int4", 256, 8, 16),
+    ],
 )
 def test_sizes_of_heads_and_groups(kind: str, d: int, group: int, rows: int) -> None:
     case = Case(kind, d, group, kv_heads=1, new=(19, 1), contexts=(21, 66), scale=d**-0.5, seed=d)
@@ -162,8 +170,9 @@ def test_forms_of_the_result(form: str) -> None:
     assert error(case.attend(16, True, form), case.expected) < max(TOLERANCE[form], tolerance("fp16"))
 
 
-@pytest.mark.parametrize("kind", ["fp32", "fp16", "bf16", "int8"])
-@pytest.mark.parametrize(("d", "most"), [(32, 64), (256, 32)])
+@pytest.mark.parametrize(
+    ("kind", "d", "most"), [("fp32", 32, 64), ("fp16", 32, 64), ("bf16", 32, 64), ("int8", 32, 64), ("fp16", 256, 32)]
+)
 def test_bits_depend_on_the_sequence_alone(kind: str, d: int, most: int) -> None:
     """Guesses behind a long context, in tiles of few and of many rows, walked by one block or by one for each split, and the
     last of them alone."""
