@@ -6,7 +6,9 @@ order, shuffled with races looked for, and with copies that land late or at once
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +17,11 @@ from pathlib import Path
 from imp.cuda import compile as compiling
 from tests.gpu import kernels
 from tests.gpu import test_kernels_attend as attend
+from tests.gpu import test_kernels_edit as edit
 from tests.gpu import test_kernels_linear as linear
 from tests.gpu import test_kernels_rotate as rotate
 from tests.gpu import test_kernels_rows as rows
+from tests.gpu import test_kernels_sample as sample
 from tests.gpu.emulator import EmulatorError
 from tests.gpu.packing import BF16, F16, F32, INT4, INT4M, INT8, INT8H, INT8M
 
@@ -51,11 +55,26 @@ def mistaken(mutation: Mutation, folder: Path) -> Iterator[None]:
     (folder / mutation.file).write_text(text)
     compiling.KERNELS = folder
     _forget()
+    name = f"imp.cuda.kernels.{Path(mutation.file).stem}"
+    kept = sys.modules.get(name)
     try:
+        if mutation.file.endswith(".py"):
+            _import(name, folder / mutation.file)
         yield
     finally:
         compiling.KERNELS = ours
         _forget()
+        if mutation.file.endswith(".py"):
+            sys.modules.pop(name)
+            sys.modules |= {name: kept} if kept else {}
+
+
+def _import(name: str, file: Path) -> None:
+    """A kernel in Python, as if it were the one of this name."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec and spec.loader
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
 
 
 def _forget() -> None:
@@ -227,4 +246,35 @@ ROWS = [
     Mutation("embed.cu", "row % 8 * 4 + part", "row % 4 * 8 + part", lambda: rows.test_embedding(INT8)),
 ]  # fmt: skip
 
-MUTATIONS = [*LINEAR, *ATTEND, *ROWS]
+# -- sampling ----------------------------------------------------------------------------------------------------------
+
+
+def drawn(seed: int = 2, vocab: int = 1000) -> Check:
+    return lambda: sample.test_random_plans_draw_what_the_reference_draws(seed, vocab)
+
+
+def filtered() -> None:
+    sample.test_every_filter_at_a_larger_vocabulary()
+
+
+SAMPLE = [
+    Mutation("sample.cu", "raw & 0x80000000 ? ~raw : raw | 0x80000000", "raw | 0x80000000", drawn()),
+    Mutation("sample.cu", "            __syncwarp();\n            if (lane == 0) left[word] = bits;", "            if (lane == 0) left[word] = bits;", filtered),
+    Mutation("sample.cu", "if (shift == 24 || k >> (shift + 8) == found)", "if (true)", filtered),
+    Mutation("sample.cu", "atomicAdd(&room->histogram[k >> shift & 255], weight(x))", "room->histogram[k >> shift & 255] += weight(x)", filtered),
+    Mutation("sample.cu", "k > found || (k == found && above + sum - mine < target)", "k >= found", filtered),
+    Mutation("sample.cu", "(changed ? edited : raw)", "(raw)", drawn()),
+    Mutation("sample.cu", "|| token + 1u == stays", "", filtered),
+    Mutation("sample.cu", "ranks[r] = 1 + (int)larger", "ranks[r] = (int)larger", filtered),
+    Mutation("sample.cu", "__float_as_uint(fabsf(__fsub_rn(row.log_weight(x), mean)))", "__float_as_uint(__fsub_rn(row.log_weight(x), mean))", filtered),
+    Mutation("sample.cu", "DEVICE u64 block_total(u64 x, Room* room) {\n    x = warp_total(x);\n    __syncthreads();", "DEVICE u64 block_total(u64 x, Room* room) {\n    x = warp_total(x);", filtered),
+    Mutation("sample.cu", "number(ETA) * (surprise -", "number(ETA) * (surprise +", filtered),
+    Mutation("edit.py", "v / repetition if v > 0.0 else v * repetition", "v / repetition", edit.test_logits_are_edited_as_the_plan_says),
+    Mutation("edit.py", "v -= frequency * count", "v -= frequency", edit.test_logits_are_edited_as_the_plan_says),
+    Mutation("edit.py", "if count > 0:", "if count >= 0:", edit.test_logits_are_edited_as_the_plan_says),
+    Mutation("edit.py", "    cuda.syncthreads()\n    if mask >= 0:", "    if mask >= 0:", edit.test_logits_are_edited_as_the_plan_says),
+    Mutation("edit.py", "t = mask_tokens[bit]", "t = bit", edit.test_logits_are_edited_as_the_plan_says),
+    Mutation("edit.py", "t, bit = aliases[2 * i], aliases[2 * i + 1]", "bit, t = aliases[2 * i], aliases[2 * i + 1]", edit.test_logits_are_edited_as_the_plan_says),
+]  # fmt: skip
+
+MUTATIONS = [*LINEAR, *ATTEND, *ROWS, *SAMPLE]

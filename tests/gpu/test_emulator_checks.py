@@ -152,6 +152,14 @@ def test_named_barriers_order_those_who_meet_at_them():
     _fails(producer.format(arrive="", wait=""), "race: ")
 
 
+def test_threads_that_exchange_through_global_memory_need_a_barrier():
+    body = "st.global.u32 [%at], %thread;\n{barrier}\nxor.b32 %y, %thread, 32;\nmul.wide.u32 %g, %y, 4;\nadd.u64 %g, %g, %arg0;\nld.global.u32 %x, [%g];"
+    _run(body.format(barrier="bar.sync 0;"))
+    with pytest.raises(EmulatorError, match="race: read of global memory that is written"):
+        _run(body.format(barrier=""))
+    _fails("st.global.u32 [%arg0], %thread;", "race: two writes to global memory")
+
+
 def test_blocks_that_write_the_same_memory_race():
     out = poisoned(64, np.uint32)
     _fails(_STORE, "race: two blocks write the same memory", out, blocks=2)

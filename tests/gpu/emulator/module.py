@@ -71,7 +71,7 @@ def shared_library(c_text: str) -> Path:
     """The .so of a translated program."""
     runtime, runtime_key = _runtime_object()
     key = hashlib.sha256((runtime_key + c_text).encode()).hexdigest()[:20]
-    command = ["gcc", "-O1", *_FLAGS, "-I", str(RUNTIME), "-shared", "-x", "c", "-", "-x", "none", str(runtime), "-lm"]
+    command = ["gcc", "-Og", *_FLAGS, "-I", str(RUNTIME), "-shared", "-x", "c", "-", "-x", "none", str(runtime), "-lm"]
     return compiled(f"module-{key}", ".so", command, c_text)
 
 
