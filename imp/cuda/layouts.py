@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..weights.checkpoint import Weight
-from ..weights.fields import BLOCK, Fields, reader
+from ..weights.fields import BLOCK, Fields, read_q4_k_nested, reader
 
 TILE = 16  # rows
 WIDE = 64  # columns are filled up to
@@ -24,7 +24,8 @@ CHUNK_BYTES = 32 << 20  # of a weight in its file, brought into order at a time
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`number` is FMT of the kernels. columns: of a record. scales: names of the fields of a block of 32 columns."""
+    """`number` is FMT of the kernels. columns: of a record. scales: names of the fields of a block of 32 columns; of
+    floats, and of NESTED, there are none."""
 
     number: int
     columns: int
@@ -33,10 +34,16 @@ class Layout:
 
     @property
     def scale_bytes(self) -> int:
-        """Of a row in a record."""
+        """Of a row in a record, on average."""
+        if self is NESTED:
+            return NESTED_BYTES * self.columns // NESTED_COLUMNS
         return 2 * len(self.scales) * self.columns // BLOCK
 
 
+# Q4_K with its own scales: of 256 columns the 16 rows' (d, dmin), then of each record their (scale, minimum) twice
+NESTED = Layout(11, 64, 4)
+NESTED_COLUMNS = 256
+NESTED_BYTES = 20  # of a row's 256 columns
 LAYOUTS = {  # by kind of weights.fields
     "f32": Layout(0, 16, 32),
     "f16": Layout(1, 16, 16),
@@ -46,6 +53,7 @@ LAYOUTS = {  # by kind of weights.fields
     "int8_halves": Layout(5, 32, 8, ("d", "d1")),
     "int4": Layout(6, 64, 4, ("d",)),
     "int4_minimum": Layout(7, 64, 4, ("d", "m")),
+    "int4_nested": NESTED,
 }
 BIASED = frozenset(("int8", "int8_halves"))  # signed integers are stored with 128 added
 
@@ -55,7 +63,8 @@ class Packed:
 
     def __init__(self, weight: Weight) -> None:
         self.weight = weight
-        self.kind, self._read = reader(weight)
+        own = "int4_nested", read_q4_k_nested
+        self.kind, self._read = own if weight.format.name == "Q4_K" else reader(weight)
         self.layout = LAYOUTS[self.kind]
         self.outputs, self.inputs = weight.shape
         self.address = self.scales_address = 0
@@ -106,6 +115,8 @@ def arranged(kind: str, fields: Fields, tiles: int, columns: int) -> tuple[np.nd
         return _bytes(weights, tiles), np.zeros((tiles, 0), np.uint8)
     codes = _codes(kind, fields["q"])
     weights = (_nibbles if layout.bits == 4 else _integers)(_filled(codes, shape), tiles)
+    if layout is NESTED:
+        return _bytes(weights, tiles), _nested(fields, tiles, columns)
     blocks = columns // BLOCK
     of_rows = np.stack([_filled(fields[name], (shape[0], blocks)) for name in layout.scales], axis=-1)
     records = of_rows.reshape(tiles, TILE, columns // layout.columns, -1).swapaxes(1, 2)
@@ -121,12 +132,24 @@ def _codes(kind: str, q: np.ndarray) -> np.ndarray:
     return codes ^ np.uint8(0x80) if kind in BIASED else codes
 
 
-def _filled(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def _filled(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if values.shape == shape:
         return values
     filled = np.zeros(shape, values.dtype)
     filled[: values.shape[0], : values.shape[1]] = values
     return filled
+
+
+def _nested(fields: Fields, tiles: int, columns: int) -> np.ndarray:
+    rows, wholes = tiles * TILE, columns // NESTED_COLUMNS
+    whole = _filled(fields["whole"], (rows, wholes, 2)).reshape(tiles, TILE, wholes, 2).swapaxes(1, 2)
+    parts = (
+        _filled(fields["parts"], (rows, columns // BLOCK, 2))
+        .reshape(tiles, TILE, wholes, 4, 4)
+        .transpose(0, 2, 3, 1, 4)
+    )
+    both = [np.ascontiguousarray(each).view(np.uint8).reshape(tiles, wholes, -1) for each in (whole, parts)]
+    return np.concatenate(both, axis=-1).reshape(tiles, -1)
 
 
 # rows are (half, g), columns (record, step, t, pair, one of it); `half` and `pair` choose the lane's register

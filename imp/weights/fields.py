@@ -16,9 +16,9 @@ of 32 columns, and integers q; or floats w.
 What repacking costs. Exact: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, F16, BF16, F32. Q4_K, Q5_K and Q6_K keep their integers; the
 products of their two scales are rounded to float16, which moves a weight by at most 2^-11 of the scaled integer and of
 the minimum (15 steps: 0.7 % of a step, Q4_K; 31 or 32 steps: 1.6 %, Q5_K and Q6_K; as much again for a minimum of that
-many steps). The others (Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4) are requantised to 8 bits with one scale for 16 columns: at
-most 1/254 of the largest weight of the 16, where they have steps of 1/8 of it or more, that is 3 % of a step. All
-formats lost half a step when they were made.
+many steps); `read_q4_k_nested` leaves Q4_K as it is. The others (Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4) are requantised to
+8 bits with one scale for 16 columns: at most 1/254 of the largest weight of the 16, where they have steps of 1/8 of it
+or more, that is 3 % of a step. All formats lost half a step when they were made.
 """
 
 from __future__ import annotations
@@ -83,13 +83,18 @@ def _five_bits(records: np.ndarray) -> np.ndarray:
 
 
 K_SCALES: list[tuple] = [("d", "<f2"), ("m", "<f2"), ("scales", "u1", 12)]
+Q4_K: list[tuple] = [*K_SCALES, ("q", "u1", (4, 32))]
+
+
+def _k_parts(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """8 sub-blocks with 6-bit scales and minimums packed in 12 bytes (`get_scale_min_k4` of ggml-quants.c), uint8."""
+    a, b, c = (records["scales"][..., i : i + 4] for i in (0, 4, 8))
+    scale = np.concatenate([a & 63, (c & 15) | (a >> 6) << 4], axis=-1)
+    return scale, np.concatenate([b & 63, (c >> 4) | (b >> 6) << 4], axis=-1)
 
 
 def _k_scales(records: np.ndarray) -> Fields:
-    """8 sub-blocks with 6-bit scales and minimums packed in 12 bytes (`get_scale_min_k4` of ggml-quants.c)."""
-    a, b, c = (records["scales"][..., i : i + 4] for i in (0, 4, 8))
-    scale = np.concatenate([a & 63, (c & 15) | (a >> 6) << 4], axis=-1)
-    minimum = np.concatenate([b & 63, (c >> 4) | (b >> 6) << 4], axis=-1)
+    scale, minimum = _k_parts(records)
     d = records["d"].astype(np.float32)[..., None] * scale
     m = -records["m"].astype(np.float32)[..., None] * minimum
     return {name: part.reshape(len(records), -1).astype(np.float16) for name, part in (("d", d), ("m", m))}
@@ -97,10 +102,23 @@ def _k_scales(records: np.ndarray) -> Fields:
 
 def _read_q4_k(weight: Weight, rows: slice) -> Fields:
     """256 columns, in runs of 64: low nibbles of 32 bytes are one sub-block, high ones the next (`block_q4_K`)."""
-    records = _records(weight, rows, [*K_SCALES, ("q", "u1", (4, 32))])
+    records = _records(weight, rows, Q4_K)
+    return {**_k_scales(records), "q": _q4_k_codes(records)}
+
+
+def _q4_k_codes(records: np.ndarray) -> np.ndarray:
     q = np.stack([records["q"] & 15, records["q"] >> 4], axis=-2)  # [rows, super-blocks, 4, 2, 32]
     q = q[..., :16] | q[..., 16:] << 4
-    return {**_k_scales(records), "q": _quads(q.reshape(len(records), -1, 16))}
+    return _quads(q.reshape(len(records), -1, 16))
+
+
+def read_q4_k_nested(weight: Weight, rows: slice) -> Fields:
+    """Q4_K as it is: a weight is whole[0] * parts[0] * q - whole[1] * parts[1].
+
+    whole: float16 [rows, columns / 256, 2]. parts: uint8 [rows, blocks, 2], 0 to 63."""
+    records = _records(weight, rows, Q4_K)
+    parts = np.stack(_k_parts(records), axis=-1).reshape(len(records), -1, 2)
+    return {"whole": np.stack([records["d"], records["m"]], axis=-1), "parts": parts, "q": _q4_k_codes(records)}
 
 
 def _read_q5_k(weight: Weight, rows: slice) -> Fields:

@@ -18,7 +18,7 @@ from tests.gpu.kernels import (
     run,
     values,
 )
-from tests.gpu.packing import F32, INT4K, RECORD, random_weights
+from tests.gpu.packing import F32, RECORD, random_weights
 
 SHAPES = [(1, 64), (3, 200), (2, 1100), (2, 61)]  # tokens, columns
 
@@ -127,7 +127,7 @@ def test_cap_on_logits() -> None:
     np.testing.assert_array_equal(y[2, :1100], x[2])
 
 
-@pytest.mark.parametrize("format", sorted({*RECORD} - {INT4K}))
+@pytest.mark.parametrize("format", sorted(RECORD))
 def test_embedding(format: int) -> None:
     rng = np.random.default_rng(format + 5)
     w, stride = random_weights(format, 37, 90, rng), 128

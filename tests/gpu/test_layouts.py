@@ -59,10 +59,19 @@ class Reader:
             code = word >> 4 * register >> 16 * one & 15
         else:
             code = word >> 16 * (register % 2) + 8 * one & 255
+        if kind == "int4_nested":
+            return self.nested(row, column, code)
         d = self.scale(row, column, int(kind == "int8_halves" and column % 32 >= 16))
         if kind.endswith("minimum"):
             return d * code + self.scale(row, column, 1)
         return d * (code - (8 if kind == "int4" else 128))
+
+    def nested(self, row: int, column: int, code: int) -> float:
+        """16 (d, dmin), then for each of 4 records 16 times (scale, minimum) of its two halves; 320 bytes."""
+        of_256 = self.scales[row // 16].reshape(-1, 320)[column // 256]
+        d, dmin = of_256[:64].view(np.float16).reshape(16, 2)[row % 16].astype(float)
+        scale, minimum = of_256[64:].reshape(4, 16, 2, 2)[column % 256 // 64, row % 16, column % 64 // 32].astype(float)
+        return d * scale * code - dmin * minimum
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
@@ -75,12 +84,14 @@ def test_every_weight_is_where_its_lane_looks(name, outputs):
     for row, column in zip(rng.integers(0, outputs, 400), rng.integers(0, inputs, 400), strict=True):
         found, exact = reader.value(row, column), expected[row, column]
         largest = np.abs(expected[row, column // 32 * 32 :][:32]).max()
-        assert found == pytest.approx(exact, abs=1e-9 if name in EXACT else largest / 240), (row, column)
+        assert found == pytest.approx(
+            exact, abs=1e-9 if name in EXACT else largest * 1e-6 if name == "Q4_K" else largest / 240
+        ), (row, column)
 
 
-@pytest.mark.parametrize("name", ["F32", "BF16", "Q8_0", "Q4_1", "Q6_K"])
+@pytest.mark.parametrize("name", ["F32", "BF16", "Q8_0", "Q4_1", "Q4_K", "Q6_K"])
 def test_what_fills_up_is_nothing(name):
-    outputs, inputs = 21, 256 if name == "Q6_K" else 32
+    outputs, inputs = 21, 256 if name in ("Q4_K", "Q6_K") else 32
     packed = Packed(weight(name, outputs, inputs, np.random.default_rng(0)))
     reader = Reader(packed)
     assert packed.tiles == 2 and packed.columns % 64 == 0
@@ -101,4 +112,19 @@ def test_a_large_matrix_comes_in_parts_of_whole_tiles(monkeypatch):
 
 
 def test_kinds_have_numbers_of_their_own():
-    assert sorted(layout.number for layout in LAYOUTS.values()) == list(range(8))
+    assert sorted(layout.number for layout in LAYOUTS.values()) == [*range(8), 11]
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "MXFP4", "Q5_1"])
+def test_kernels_multiply_with_what_was_packed(name):
+    kernels = pytest.importorskip("tests.gpu.kernels")
+    rng = np.random.default_rng(4)
+    w = weight(name, 21, 512, rng)
+    packed = Packed(w)
+    weights, scales = whole(packed)
+    x = kernels.operand(rng.normal(size=(3, 512)), "f16", 512)
+    args = [weights, scales, 0, x, 0, 0, kernels.Result((3, 64)), kernels.counts(3), 0, 21, 512, 512, 64, 0]
+    built = kernels.module("linear.cu", FMT=packed.layout.number, NT=1)
+    (y,) = kernels.run(built, "linear", (2, 1), 128, args)
+    expected = kernels.values(x, "f16").astype(np.float64) @ values(w).astype(np.float64).T
+    assert kernels.error(y[:, :21], expected) < (1e-5 if name == "Q4_K" else 5e-3)

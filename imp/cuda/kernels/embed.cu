@@ -3,6 +3,12 @@
 
 constexpr int THREADS = 128;
 
+// a weight of what is its fragment
+template <class W> DEVICE float whole_of(float found, typename W::Scales s, int step) {
+    if constexpr (W::NESTED) return W::whole(s) * found - W::whole_minimum(s) * low_of<typename W::Act>(W::minimum(s, step));
+    else return found;
+}
+
 // out[t] = W[tokens[t]] * scale for t < counts[0]; out [tokens, ldo], zeros past D. K64: columns of W in memory
 KERNEL(THREADS, 8) embed(const uint4* codes, const u8* scales, const float* row_scales, const int* tokens, const int* counts, float* out,
                          int columns, int K64, int ldo, float scale) {
@@ -16,7 +22,6 @@ KERNEL(THREADS, 8) embed(const uint4* codes, const u8* scales, const float* row_
         target[column] = column < columns ? w[(size_t)column * TILE] * scale : 0.f;
 #else
     typedef Weights<FMT> W;
-    static_assert(!W::NESTED, "an embedding of such weights is kept as INT4M");
     if (W::ROW_SCALED) scale *= row_scales[tokens[blockIdx.x]];
     // of every record four lanes have this row, each 4 neighbouring columns of every step
     constexpr int COLUMNS = W::STEPS * STEP;
@@ -37,7 +42,7 @@ KERNEL(THREADS, 8) embed(const uint4* codes, const u8* scales, const float* row_
                               high_of<W::Act>(pair[1])};
             UNROLL
             for (int e = 0; e < 4; e++)
-                if (column + e < ldo) target[column + e] = column + e < columns ? found[e] * scale : 0.f;
+                if (column + e < ldo) target[column + e] = column + e < columns ? whole_of<W>(found[e], s, step) * scale : 0.f;
         }
     }
 #endif
