@@ -18,7 +18,9 @@ from imp.cuda import compile as compiling
 from tests.gpu import kernels
 from tests.gpu import test_kernels_attend as attend
 from tests.gpu import test_kernels_edit as edit
+from tests.gpu import test_kernels_experts as experts
 from tests.gpu import test_kernels_linear as linear
+from tests.gpu import test_kernels_lora as lora
 from tests.gpu import test_kernels_rotate as rotate
 from tests.gpu import test_kernels_rows as rows
 from tests.gpu import test_kernels_sample as sample
@@ -277,4 +279,55 @@ SAMPLE = [
     Mutation("edit.py", "t, bit = aliases[2 * i], aliases[2 * i + 1]", "bit, t = aliases[2 * i], aliases[2 * i + 1]", edit.test_logits_are_edited_as_the_plan_says),
 ]  # fmt: skip
 
-MUTATIONS = [*LINEAR, *ATTEND, *ROWS, *SAMPLE]
+# -- products by warp groups, adapters, experts ------------------------------------------------------------------------
+
+
+def by_groups(format: int = INT4, tokens: int = 70, outputs: int = 150, columns: int = 384) -> Check:
+    return lambda: linear.test_product_by_warp_groups(format, tokens, outputs, columns)
+
+
+def adapters() -> None:
+    lora.test_adapters("f16", 300, (513, 7))
+
+
+def chosen(kind: int, count: int = 40, k: int = 6, normalise: bool = False) -> Check:
+    return lambda: experts.test_who_is_chosen(kind, count, k, normalise)
+
+
+def placed() -> None:
+    experts.test_where_rows_go(40, 4, 32)
+
+
+def mixed() -> None:
+    experts.test_what_comes_of_them(BF16, 1)
+
+
+REST = [
+    Mutation("linear_wgmma.cu", "(u64)(1024 >> 4) << 32", "(u64)(512 >> 4) << 32", by_groups()),
+    Mutation("linear_wgmma.cu", "(full + slot), STAGE_BYTES)", "(full + slot), STAGE_BYTES - 64)", by_groups()),
+    Mutation("linear_wgmma.cu", "if (stage >= STAGES) barrier_wait", "if (false) barrier_wait", by_groups()),
+    Mutation("linear_wgmma.cu", "(stage / STAGES - 1) & 1", "(stage / STAGES) & 1", by_groups()),
+    Mutation("linear_wgmma.cu", "stage / STAGES & 1);", "stage / STAGES + 1 & 1);", by_groups()),
+    Mutation("linear_wgmma.cu", "if (record % EACH == 0) barrier_wait", "if (false) barrier_wait", by_groups(F16)),
+    Mutation("linear_wgmma.cu", "&& threadIdx.x % 128 == 0) barrier_arrive", "&& threadIdx.x == 0) barrier_arrive", by_groups()),
+    Mutation("linear_wgmma.cu", "barrier_init(shared_address(empty + i), GROUPS)", "barrier_init(shared_address(empty + i), 1)", by_groups()),
+    Mutation("linear_wgmma.cu", "descriptor(box + step * (STEP * 2))", "descriptor(box + step * STEP)", by_groups()),
+    Mutation("linear_wgmma.cu", "{low.x, low.z, high.x, high.z}", "{low.x, low.y, high.x, high.y}", by_groups()),
+    Mutation("linear_wgmma.cu", "stage * COLUMNS, token0)", "stage * COLUMNS, 0)", by_groups()),
+    Mutation("linear_wgmma.cu", "        asm volatile(\"fence.mbarrier_init.release.cluster;\" ::: \"memory\");\n    }\n    __syncthreads();", "    }", by_groups()),
+    Mutation("lora.cu", "sum * xscale[token] : sum", "sum * xscale[0] : sum", adapters),
+    Mutation("lora.cu", "bool both = n + 1 < outputs;", "bool both = true;", adapters),
+    Mutation("lora.cu", "ldh + pair.first;", "ldh;", adapters),
+    Mutation("lora.cu", "(size_t)row * ldx + column);", "(size_t)row * ldx + column / 2);", adapters),
+    Mutation("experts.cu", "if (keys[e] > best) best", "if (keys[e] >= best) best", chosen(experts.SOFTMAX)),
+    Mutation("experts.cu", "        __syncwarp();\n        if (lane == 0) keys[at]", "        if (lane == 0) keys[at]", chosen(experts.SIGMOID)),
+    Mutation("experts.cu", "if (normalise || kind == SOFTMAX_OF_CHOSEN) chosen /= total;", "if (normalise) chosen /= total;", chosen(experts.SOFTMAX_OF_CHOSEN)),
+    Mutation("experts.cu", "__popc(all & ((1u << lane) - 1))", "__popc(all & ((2u << lane) - 1))", placed),
+    Mutation("experts.cu", "for (int i = row + lane; i < end; i += 32) sources[i] = -1;", "", placed),
+    Mutation("experts.cu", "(sizes[e] + align - 1) / align;", "sizes[e] / align;", placed),
+    Mutation("experts.cu", "fmaf(weights[token * K + k], x", "fmaf(weights[k], x", mixed),
+    Mutation("linear_experts.cu", "codes + expert * expert_codes", "codes", mixed),
+    Mutation("linear_experts.cu", "if (expert < 0) return;", "", mixed),
+]  # fmt: skip
+
+MUTATIONS = [*LINEAR, *ATTEND, *ROWS, *SAMPLE, *REST]

@@ -275,6 +275,12 @@ def test_more_arrivals_than_an_mbarrier_expects_are_found():
            "more arrivals at an mbarrier than it expects")
 
 
+def test_others_may_use_an_mbarrier_once_they_know_of_its_initialisation():
+    body = "mov.u32 %s, bar;\nsetp.eq.u32 %p, %thread, 0;\n@%p mbarrier.init.shared.b64 [%s], 32;\n{barrier}\nsetp.ge.u32 %q, %thread, 32;\n@%q mbarrier.arrive.shared.b64 _, [%s];"
+    _run(body.format(barrier="bar.sync 0;"))
+    _fails(body.format(barrier=""), "race: two writes to a shared byte")
+
+
 def test_an_mbarrier_has_to_be_initialised():
     _fails("mov.u32 %s, bar;\nmbarrier.arrive.shared.b64 _, [%s];", "mbarrier that was not initialised")
 

@@ -173,7 +173,7 @@ def mbarrier(c: Context) -> str:
         bytes_ = c.value(after[-1], 32) if expects else "0"
         return f"{c.here()} {target} = mbarrier_arrive(b, t, {address}, {count}, {bytes_});"
     if how in ("try_wait", "test_wait"):
-        setup = f"t->in[0] = {address}; t->in[1] = {c.value(after[0], 64)}; t->in[2] = {int(how == 'try_wait')};"
+        setup = f"mbarrier_use(b, t, {address}); t->in[0] = {address}; t->in[1] = {c.value(after[0], 64)}; t->in[2] = {int(how == 'try_wait')};"
         return c.suspended("AT_MBARRIER", setup, f"{c.to(c.a[0])} = t->out[0];")
     raise Unsupported(c.ins.opcode)
 

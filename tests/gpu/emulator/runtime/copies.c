@@ -82,6 +82,14 @@ static Mbarrier *mbarrier_at(Block *b, Thread *t, u64 address) {
     return m;
 }
 
+// An mbarrier that a thread uses, which has to know of its initialisation; uses among each other are atomic.
+static Mbarrier *mbarrier_of(Block *b, Thread *t, u64 address) {
+    Mbarrier *m = mbarrier_at(b, t, address);
+    if (b->shadow) shadow_shared(b, t, (u32)address - SHARED_BASE, 8, ATOMIC);
+    return m;
+}
+void mbarrier_use(Block *b, Thread *t, u64 address) { mbarrier_of(b, t, address); }
+
 static Clock *mbarrier_clock(Block *b, u64 address) { return &b->shadow->barriers[((u32)address - SHARED_BASE) / 8]; }
 
 void mbarrier_init(Block *b, Thread *t, u64 address, u32 count) {
@@ -98,11 +106,11 @@ static void mbarrier_complete(Mbarrier *m) {
     m->pending = m->count;
 }
 
-void mbarrier_expect(Block *b, Thread *t, u64 address, u32 bytes) { mbarrier_at(b, t, address)->bytes += bytes; }
+void mbarrier_expect(Block *b, Thread *t, u64 address, u32 bytes) { mbarrier_of(b, t, address)->bytes += bytes; }
 
 // Returns the state: the phase that this arrival belongs to.
 u64 mbarrier_arrive(Block *b, Thread *t, u64 address, u32 count, u32 bytes) {
-    Mbarrier *m = mbarrier_at(b, t, address);
+    Mbarrier *m = mbarrier_of(b, t, address);
     u64 phase = m->phase;
     m->bytes += bytes;
     if (m->pending < count) fail(b, t, "more arrivals at an mbarrier than it expects", address, 8);
@@ -134,7 +142,7 @@ static int mbarriers_try(Block *b) {
 void copy_arrive(Block *b, Thread *t, u64 mbarrier, int increments) {
     if (t->copies) { copy_commit(t); copy_wait(b, t, 0); }
     if (increments) {
-        Mbarrier *m = mbarrier_at(b, t, mbarrier);
+        Mbarrier *m = mbarrier_of(b, t, mbarrier);
         m->pending++;
     }
     mbarrier_arrive(b, t, mbarrier, 1, 0);
@@ -225,7 +233,7 @@ static void transfer_start(Block *b, Thread *t, Transfer x) {
         clock_tick(b->shadow, t->warp);
         shadow_access(b, t, ASYNC_AGENT, 0, (u32)offset, x.size, x.loads ? WRITE : READ);
     }
-    if (x.loads) { mbarrier_at(b, t, x.mbarrier); memset(b->shared + offset, 0xff, x.size); }
+    if (x.loads) { mbarrier_of(b, t, x.mbarrier); memset(b->shared + offset, 0xff, x.size); }
     Transfer *kept = malloc(sizeof *kept);
     *kept = x;
     kept->next = transfers;

@@ -112,6 +112,7 @@ void copy_async(Block *b, Thread *t, u32 destination, u64 source, u32 size, u32 
 void copy_commit(Thread *t);
 void copy_wait(Block *b, Thread *t, u32 pending);
 void copy_arrive(Block *b, Thread *t, u64 mbarrier, int increments);
+void mbarrier_use(Block *b, Thread *t, u64 address);
 void mbarrier_init(Block *b, Thread *t, u64 address, u32 count);
 u64 mbarrier_arrive(Block *b, Thread *t, u64 address, u32 count, u32 bytes);
 void mbarrier_expect(Block *b, Thread *t, u64 address, u32 bytes);
