@@ -233,29 +233,58 @@ def _sort(configs: np.ndarray, found: np.ndarray, kept: int) -> None:
 
 
 @jitted
+def _sort_down(numbers: np.ndarray, count: int) -> None:
+    """The first `count`, descending: Shell's sort, as above."""
+    gap = 1
+    while gap < count // 3:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(gap, count):
+            number, j = numbers[i], i
+            while j >= gap and numbers[j - gap] < number:
+                numbers[j] = numbers[j - gap]
+                j -= gap
+            numbers[j] = number
+        gap //= 3
+
+
+@jitted
 def _collect_stacks(context: np.ndarray, first: int, last: int) -> Int:
     """Into WORK: the plain stacks of configurations FOUND[first:last], unions taken apart, descending, each once.
     Returns how many, or AMBIGUOUS."""
     configs, stacks, work, found = configs_of(context), stacks_of(context), work_of(context), found_of(context)
-    size = 0
-    for i in range(last - 1, first - 1, -1):
+    counts = counts_of(context)
+    counts[EPOCH] += 1
+    epoch = np.int32(counts[EPOCH])
+    size, bottom, opened = 0, False, False
+    for i in range(first, last):
         stack = configs[found[i], CELL_STACK]
         while True:
             union = stack >= 0 and stacks[stack, CELL_NODE] == UNION
+            if union and stacks[stack, CELL_EXTRA] == epoch:
+                break  # this and all that follows it was there before
             plain = stacks[stack, CELL_COUNT] if union else stack
-            place = size
-            while place > 0 and work[place - 1] < plain:
-                place -= 1
-            if place == 0 or work[place - 1] != plain:
-                if size >= len(work) - 1:
+            if plain == BOTTOM:
+                bottom = True
+            elif plain == OPEN:
+                opened = True
+            elif stacks[plain, CELL_EXTRA] != epoch:
+                if size >= len(work) - 3:
                     return AMBIGUOUS
-                for j in range(size, place, -1):
-                    work[j] = work[j - 1]
-                work[place] = plain
+                stacks[plain, CELL_EXTRA] = epoch
+                work[size] = plain
                 size += 1
             if not union:
                 break
+            stacks[stack, CELL_EXTRA] = epoch
             stack = stacks[stack, CELL_STACK]
+    _sort_down(work, size)
+    if bottom:
+        work[size] = BOTTOM
+        size += 1
+    if opened:
+        work[size] = OPEN
+        size += 1
     return size
 
 

@@ -32,7 +32,7 @@ from numba.extending import intrinsic
 KIND, A, B, LOW, HIGH, FIRST_EDGE, LAST_EDGE, TEST = range(8)  # NODES; edges [FIRST_EDGE, LAST_EDGE)
 EDGE_LOW, EDGE_HIGH, EDGE_TARGET, EDGE_LOOPS = range(4)  # EDGES
 LOOP_LOW, LOOP_HIGH, LOOP_FLAGS, LOOP_CLASS = range(4)  # LOOPS: bytes 0..63, 64..127, flags, 1 + index into CLASSES
-CELL_NODE, CELL_COUNT, CELL_STACK, CELL_EXTRA = range(4)  # STACKS, CONFIGS (extra: visited), BODIES (extra: row)
+CELL_NODE, CELL_COUNT, CELL_STACK, CELL_EXTRA = range(4)  # STACKS, CONFIGS (extra: seen at), BODIES (extra: row)
 (
     MEMBER_START, MEMBER_COUNT, ACCEPT, LOOP,  # LOOP: the member with the widest loop, or -1
     ROW, INNER_ROW, ESCAPE_START, ESCAPE_COUNT,

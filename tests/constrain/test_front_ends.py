@@ -32,6 +32,7 @@ FRONT_ENDS = {
     "pattern and lower bound": string("^(?:ab|c)*$", 3, UNBOUNDED),
     "run and bounds": string("^[a-c]*$", 2, 5),
     "left recursion": lambda nfa: compile_gbnf('root ::= e\ne ::= e "+" e | t\nt ::= t "*" f | f\nf ::= "(" e ")" | [0-9]{1,3}', nfa),
+    "begun or ended": lambda nfa: compile_gbnf('root ::= ("a" | "a" root "b" | "a" root "c")*', nfa),
     "lark": lambda nfa: compile_lark('start: "[" [N ("," N)*] "]"\nN: /[0-9]/~1..2\n%ignore " "', nfa),
     "hermes": lambda nfa: calls(nfa, TOOLS, HERMES, nfa.ret, high=3),
     "xml": lambda nfa: calls(nfa, TOOLS, QWEN_XML, nfa.ret),
@@ -61,3 +62,14 @@ def test_the_fast_automaton_agrees(name, code_folder):
             if not state:
                 break
     assert steps > 20
+
+
+def test_a_long_text_of_an_ambiguous_grammar_is_followed(code_folder):
+    """Every letter may have begun something that is still open: each step takes unions of 1,500 stacks apart."""
+    nfa = Nfa()
+    start = FRONT_ENDS["begun or ended"](nfa)
+    grammar = Grammar(nfa, start, None, Limits(seconds=60), code_folder)
+    state = grammar.advance_bytes(grammar.first, b"a" * 1500)
+    assert grammar.accepting(state)
+    assert grammar.accepting(grammar.advance_bytes(state, b"bc" * 750))
+    assert not grammar.advance_bytes(state, b"bc" * 750 + b"b")
