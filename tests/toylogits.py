@@ -70,6 +70,9 @@ class ToyLogits:
         row[self.vocab :] = 50.0
         return row
 
+    def hidden(self) -> np.ndarray:
+        return np.zeros((0, 1), np.float32)
+
     def sample(self, logits: np.ndarray, plan: SamplingPlan) -> Drawn:
         return reference_sample(logits, plan)
 
