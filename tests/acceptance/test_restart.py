@@ -156,7 +156,7 @@ async def gaps_beside(process: ServerProcess, prompts: list[dict[str, Any]]) -> 
     victim = {"prompt": "The lamp", "temperature": 0, "ignore_eos": True, "stream": True, "speculative": False}
     await ask(process.url, "/v1/completions", victim | {"max_tokens": 40})
     alone = await ask(process.url, "/v1/completions", victim | {"max_tokens": 300})
-    running = asyncio.create_task(ask(process.url, "/v1/completions", victim | {"max_tokens": 3000}))
+    running = asyncio.create_task(ask(process.url, "/v1/completions", victim | {"max_tokens": 1500}))
     await asyncio.sleep(0.5)
     began = time.perf_counter()
     for prompt in prompts:
