@@ -8,7 +8,7 @@ from __future__ import annotations
 from .sources import Absent
 
 _VISION = "vision"
-_SPARSE, _MTP = "sparse attention", "model with heads for several tokens"
+_MTP = "model with heads for several tokens"
 _RECURRENT = "recurrent models, hence no snapshots of them"
 
 FLAGS = (
@@ -27,10 +27,6 @@ KEYS = (
     Absent("runtime.graph_prewarm", "choice: graphs are captured at the load", (True,)),
     Absent("runtime.decode_burst", "decode bursts", (0, 1)),
     Absent("kv_cache.block_size", "other block size than 16", (16,)),
-    Absent("attention.sparse_topk_tokens", _SPARSE, (0,)),
-    Absent("attention.sparse_sink_tokens", _SPARSE, (16,)),
-    Absent("attention.sparse_recent_tokens", _SPARSE, (256,)),
-    Absent("attention.sparse_min_ctx", _SPARSE, (12288,)),
     Absent("server.recurrent_snapshot_mb", _RECURRENT, (0,)),
     Absent("server.recurrent_snapshot_host_mb", _RECURRENT, (0,)),
     Absent("speculative.mtp_k", _MTP, (0, -1)),

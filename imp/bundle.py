@@ -46,6 +46,7 @@ from .model.ops import Backend, DeviceMemory, Model, Room, StepLimits
 from .model.plan import MaskBits
 from .model.rescaling import Rescaling
 from .model.runner import ModelRunner
+from .model.sparse import Sparse
 from .sched.aside import Aside
 from .sched.blocks import BlockPool
 from .sched.costs import StepCosts
@@ -140,7 +141,7 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
     if settings.model.device == "reference":
         from .model.reference import ReferenceBackend
 
-        return ReferenceBackend(kv_dtype=settings.kv_cache.dtype)
+        return ReferenceBackend(kv_dtype=settings.kv_cache.dtype, sparse=sparse(settings))
     if settings.model.device != "cpu":
         try:
             return _on_gpu(settings, progress)
@@ -155,12 +156,20 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
             progress(f"compiling kernels, once: {count} of {wanted}")
 
     own, dtype = settings.runtime.threads or None, settings.kv_cache.dtype
-    backend = CpuBackend(own, settings.paths.cache, progress=ready, kv_dtype=dtype)
+    backend = CpuBackend(own, settings.paths.cache, progress=ready, kv_dtype=dtype, sparse=sparse(settings))
     return backend
+
+
+def sparse(settings: Settings) -> Sparse:
+    """What positions of outputs attend to, by the settings."""
+    own = settings.attention
+    return Sparse(own.sparse_topk_tokens, own.sparse_sink_tokens, own.sparse_recent_tokens, own.sparse_min_ctx)
 
 
 def _on_gpu(settings: Settings, progress: Progress) -> Backend:
     """Raises NoDevice."""
+    if settings.attention.sparse_topk_tokens:
+        raise NoDevice("attention.sparse_topk_tokens is for the CPU alone")
     try:
         from .cuda.ops import CudaBackend
     except ImportError as error:

@@ -320,6 +320,16 @@ class KvCache:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention:
+    """Outputs of long contexts may attend to chosen keys alone: faster, not exact (docs/LONG_CONTEXT.md)."""
+
+    sparse_topk_tokens: int = setting(0, "keys chosen by their scores, in blocks of 16; 0: all keys, always", low=0)
+    sparse_sink_tokens: int = setting(16, "keys at the beginning that are always there", low=0)
+    sparse_recent_tokens: int = setting(256, "latest keys that are always there", low=1)
+    sparse_min_ctx: int = setting(12288, "positions with fewer keys attend to all", low=1)
+
+
+@dataclass(frozen=True, slots=True)
 class Rope:
     """Another scaling of positions than the model's own, for longer texts (docs/LONG_CONTEXT.md)."""
 
@@ -413,6 +423,7 @@ class Settings:
     generation: Generation = field(default_factory=Generation)
     runtime: Runtime = field(default_factory=Runtime)
     kv_cache: KvCache = field(default_factory=KvCache)
+    attention: Attention = field(default_factory=Attention)
     rope: Rope = field(default_factory=Rope)
     speculative: Speculative = field(default_factory=Speculative)
     constrained: Constrained = field(default_factory=Constrained)
@@ -428,6 +439,7 @@ SECTIONS: dict[str, type] = {
     "generation": Generation,
     "runtime": Runtime,
     "kv_cache": KvCache,
+    "attention": Attention,
     "rope": Rope,
     "speculative": Speculative,
     "constrained": Constrained,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 from numba import njit
@@ -32,9 +32,12 @@ from .program import (
     STEP_CONTEXTS,
     STEP_DECODE_COUNT,
     STEP_MERGE_COUNT,
+    STEP_OUTPUTS,
     STEP_POSITIONS,
     STEP_ROW_STARTS,
     STEP_ROWS,
+    STEP_SCORE_COUNT,
+    STEP_SPARSE_COUNT,
     STEP_TABLE,
     STEP_TABLE_STARTS,
     Kernel,
@@ -79,6 +82,9 @@ from .simd import (
 )
 from .simd import tanh as tanh_f32x8
 
+if TYPE_CHECKING:
+    from .choosing import Choice
+
 LINE = 64  # bytes of a cache line
 CHUNK = 512  # keys whose sums are closed together
 TILE = 16  # queries of a prompt that share a pass over the keys
@@ -89,7 +95,9 @@ NARROW = 4  # and over the cache
 PARTIALS = 1024  # chunk sums that may pass through memory in a step, per query position
 
 NOTHING = -(2.0**100)  # the maximum of no scores; exact in float32
-ITEM = 8 * 4  # bytes of a work item: first query, queries, row, first chunk, chunk after, partial or -1, chunks in all
+# bytes of a work item: first query, queries, row, first chunk, chunk after, partial or -1, chunks in all, and the
+# number of a query that attends to chosen blocks alone, or -1
+ITEM = 8 * 4
 MERGE = 4 * 4  # bytes of a merge item: query, first partial, chunks
 
 
@@ -159,10 +167,11 @@ _values_wide = _values(WIDE, FLOAT, 2)
 _rest_wide = _values(WIDE, FLOAT, 1)
 
 
-def _direct_scores(kept: Kept) -> Micro:
-    """Of any number of rows: in tiles of NARROW and one of the rest."""
+def direct_scores_of(kept: Kept, asks: bool = True) -> Micro:
+    """Of any number of rows: in tiles of NARROW and one of the rest.   asks: keys and values of the block that comes
+    then are asked for meanwhile."""
     element = kept.element
-    ahead = 2 * BLOCK * element.size // LINE if kept.in_place else 0  # K and V of a block in d columns
+    ahead = 2 * BLOCK * element.size // LINE if kept.in_place and asks else 0  # K and V of a block in d columns
     tiles = {rows: _scores(rows, element, ahead) for rows in range(1, NARROW + 1)}
 
     @micro(int64, int64, int64, int64, int64, int64)
@@ -176,7 +185,7 @@ def _direct_scores(kept: Kept) -> Micro:
 
 
 def _direct_values(element: Element) -> Micro:
-    """As _direct_scores."""
+    """As direct_scores_of."""
     tiles = {rows: _values(rows, element, 2) for rows in range(1, NARROW + 1)}
     rest = _values(1, element, 1)
 
@@ -194,7 +203,7 @@ def _direct_values(element: Element) -> Micro:
     return direct_values
 
 
-def _gather(kept: Kept) -> Micro:
+def gather_of(kept: Kept) -> Micro:
     """The floats of a block for few rows, where they cannot be read in place; `following`, the block that comes then,
     is asked for meanwhile."""
 
@@ -209,13 +218,13 @@ def _gather(kept: Kept) -> Micro:
 
 
 @micro(int64, int64)
-def _clear(address: V, size: V) -> None:
+def clear(address: V, size: V) -> None:
     for i in loop(0, size, 8):
         store(address + i * 4, zeros(f32x8))
 
 
 @micro(int64, int64, int64, int64, float32)
-def _scatter(source: V, to: V, distance: V, d: V, factor: V) -> None:
+def scatter(source: V, to: V, distance: V, d: V, factor: V) -> None:
     for i in loop(d):
         store(to + i * distance, load(source + i * 4, F32) * factor)
 
@@ -263,7 +272,7 @@ def _soften_query(scores: V, m: V, l: V, o: V, d: V, rows: V, r: V, first: V, af
     partly = (first > 0) | (after < BLOCK)
     for i in loop(r, r + rows):
         with when(unseen):
-            _clear(scores + i * 64, BLOCK)
+            clear(scores + i * 64, BLOCK)
         with when(unseen.equals(0)):
             with when(partly):
                 _hide(scores + i * 64, first, after)
@@ -302,31 +311,35 @@ def plan(args, step, unit, scratch):
     """Work and merge lists of the step, from row starts and contexts. args: items, merges, partials there is room for.
 
     Prompt tiles first, the longest of a row first; decode rows of several chunks are split by chunk while there is
-    room for the partial sums."""
+    room for the partial sums. Positions that are sparse come last, one by one (sparse.py). More args: 3 keys from which
+    a position is sparse (0: none), 4 list of chunks to be scored."""
     item, merge, room = word(args, 0), word(args, 1), word(args, 2)
     starts, contexts, rows = word(step, STEP_ROW_STARTS), word(step, STEP_CONTEXTS), word(step, STEP_ROWS)
     items = merges = used = 0
     for row in range(rows):
-        start, after = load_i32(starts + row * 4), load_i32(starts + row * 4 + 4)
+        start = load_i32(starts + row * 4)
+        after = start + _dense(step, row, word(args, 3))
+        context = load_i32(contexts + row * 4) - (load_i32(starts + row * 4 + 4) - after)
         if after - start > DECODE_QUERIES:
             for tile in range((after - start - 1) // TILE, -1, -1):
                 first = start + tile * TILE
                 queries = min(TILE, after - first)
-                chunks = (load_i32(contexts + row * 4) - (after - first - queries) + CHUNK - 1) // CHUNK
-                _add_item(item + items * ITEM, first, queries, row, 0, chunks, -1, chunks)
+                chunks = (context - (after - first - queries) + CHUNK - 1) // CHUNK
+                _add_item(item + items * ITEM, first, queries, row, 0, chunks, -1, chunks, -1)
                 items += 1
     for row in range(rows):
-        start, after = load_i32(starts + row * 4), load_i32(starts + row * 4 + 4)
-        queries = after - start
-        chunks = (load_i32(contexts + row * 4) + CHUNK - 1) // CHUNK
-        if queries > DECODE_QUERIES:
+        start = load_i32(starts + row * 4)
+        queries = _dense(step, row, word(args, 3))
+        context = load_i32(contexts + row * 4) - (load_i32(starts + row * 4 + 4) - start - queries)
+        chunks = (context + CHUNK - 1) // CHUNK
+        if queries == 0 or queries > DECODE_QUERIES:
             continue
         if chunks == 1 or used + queries * chunks > room:
-            _add_item(item + items * ITEM, start, queries, row, 0, chunks, -1, chunks)
+            _add_item(item + items * ITEM, start, queries, row, 0, chunks, -1, chunks, -1)
             items += 1
             continue
         for chunk in range(chunks):
-            _add_item(item + items * ITEM, start, queries, row, chunk, chunk + 1, used, chunks)
+            _add_item(item + items * ITEM, start, queries, row, chunk, chunk + 1, used, chunks, -1)
             items += 1
         for query in range(queries):
             place = merge + merges * MERGE
@@ -335,13 +348,37 @@ def plan(args, step, unit, scratch):
             store_i32(place + 8, chunks)
             used += chunks
             merges += 1
+    number = scored = 0
+    for row in range(rows):
+        start, after = load_i32(starts + row * 4), load_i32(starts + row * 4 + 4)
+        for query in range(start + _dense(step, row, word(args, 3)), after):
+            chunks = (load_i32(contexts + row * 4) - (after - query - 1) + CHUNK - 1) // CHUNK
+            _add_item(item + items * ITEM, query, 1, row, 0, chunks, -1, chunks, number)
+            for chunk in range(chunks):
+                _add_item(word(args, 4) + scored * ITEM, query, 1, row, chunk, chunk + 1, -1, chunks, number)
+                scored += 1
+            items += 1
+            number += 1
+    store(step + STEP_SPARSE_COUNT * 8, number)
+    store(step + STEP_SCORE_COUNT * 8, scored)
     store(step + STEP_DECODE_COUNT * 8, items)
     store(step + STEP_MERGE_COUNT * 8, merges)
 
 
-@micro(int64, int32, int32, int32, int32, int32, int32, int32)
-def _add_item(item: V, first: V, queries: V, row: V, chunk: V, after: V, partial: V, chunks: V) -> None:
-    for i, field in enumerate((first, queries, row, chunk, after, partial, chunks)):
+@njit
+def _dense(step, row, least):
+    """Queries of a row that attend to all their keys; those behind them do not."""
+    starts, outputs = word(step, STEP_ROW_STARTS) + row * 4, word(step, STEP_OUTPUTS)
+    queries = load_i32(starts + 4) - load_i32(starts)
+    if least == 0 or outputs == 0:
+        return queries
+    position = load_i32(word(step, STEP_CONTEXTS) + row * 4) - queries
+    return min(max(max(load_i32(outputs + row * 4), least - 1) - position, 0), queries)
+
+
+@micro(int64, int32, int32, int32, int32, int32, int32, int32, int32)
+def _add_item(item: V, first: V, queries: V, row: V, chunk: V, after: V, partial: V, chunks: V, number: V) -> None:
+    for i, field in enumerate((first, queries, row, chunk, after, partial, chunks, number)):
         store(item + i * 4, field)
 
 
@@ -353,9 +390,21 @@ def _attend_units(args, step):
     return word(step, STEP_DECODE_COUNT) * word(args, 6)
 
 
+helper = njit(error_model="numpy")
+
+
+@helper
+def map_of(args, number, head):
+    """The map of blocks for one sparse query and kv head, 0 where all are attended to: int32 [blocks], at first with
+    their scores as float32."""
+    if number < 0 or word(args, 14) == 0:
+        return 0
+    return word(args, 14) + (number * word(args, 6) + head) * word(args, 15) * 4
+
+
 def _attend(kept: Kept) -> Kernel:
-    size, in_place, spread, gather = kept.element.size, kept.in_place, kept.spread, _gather(kept)
-    direct_scores, direct_values = _direct_scores(kept), _direct_values(kept.element)
+    size, in_place, spread, gather = kept.element.size, kept.in_place, kept.spread, gather_of(kept)
+    direct_scores, direct_values = direct_scores_of(kept), _direct_values(kept.element)
 
     @kernel(_attend_units, name=f"attention.attend_{kept.name}")
     def attend(args, step, unit, scratch):
@@ -363,7 +412,8 @@ def _attend(kept: Kept) -> Kernel:
 
         args: 0 q [T, H*d] f32, 1 out [T, H*d] f32, 2 items, 3 partials, 4 the layer's cache, 5 bytes of a block in it,
         6 kv heads, 7 query heads of each, 8 head_dim, 9 factor of q, 10 window (0: none), 11 cap of scores (0.0: none),
-        12 bytes of a record, 13 whether values are turned
+        12 bytes of a record, 13 whether values are turned, 14 the map of chosen blocks (0: none is chosen), 15 blocks
+        of a row of the map
         """
         kv_heads, share, d, window = word(args, 6), word(args, 7), word(args, 8), word(args, 10)
         cap, record, turns = real(args, 11), word(args, 12), word(args, 13)
@@ -391,28 +441,31 @@ def _attend(kept: Kept) -> Kernel:
         offset = first * out_bytes + head * share * d * 4
         # queries as the register tiles read them: tiles of `width` rows (the last may be narrower), each [d][its rows]
         width = NARROW if direct else WIDE
-        _clear(q, padded * d)
-        _clear(sums, padded * d)
+        clear(q, padded * d)
+        clear(sums, padded * d)
         for r in range(rows):
             tile = r // width * width
             source = word(args, 0) + offset + r // share * out_bytes + r % share * d * 4
-            _scatter(source, q + (tile * d + r - tile) * 4, min(width, padded - tile) * 4, d, real(args, 9))
+            scatter(source, q + (tile * d + r - tile) * 4, min(width, padded - tile) * 4, d, real(args, 9))
             store_f32(state + r * 8, NOTHING)
             store_f32(state + r * 8 + 4, 0.0)
+        chosen = map_of(args, load_i32(item + 28), head)
         after = position + queries
         lowest = max(0, position - window + 1) // BLOCK * BLOCK if window > 0 else 0
         for chunk in range(load_i32(item + 12), load_i32(item + 16)):
-            _clear(o, padded * d)
-            _clear(l, padded * 8)
+            clear(o, padded * d)
+            clear(l, padded * 8)
             for r in range(rows):
                 store_f32(m + r * 4, NOTHING)
             end = min((chunk + 1) * CHUNK, after)
             for base in range(max(chunk * CHUNK, lowest), end, BLOCK):
+                if chosen != 0 and load_i32(chosen + base // BLOCK * 4) == 0:
+                    continue
                 here = cache + load_i32(table + base // BLOCK * 4) * block_bytes
                 keys = min(BLOCK, end - base)
                 if direct:
                     following = here
-                    if base + BLOCK < end:
+                    if base + BLOCK < end and (chosen == 0 or load_i32(chosen + (base // BLOCK + 1) * 4) != 0):
                         following = cache + load_i32(table + (base // BLOCK + 1) * 4) * block_bytes
                     gather(here, k, v, d, keys, record, following)
                     direct_scores(q, here if in_place else k, d, rows, scores, following)
@@ -463,17 +516,14 @@ def _attend(kept: Kept) -> Kernel:
     return attend
 
 
-_helper = njit(error_model="numpy")
-
-
-@_helper
+@helper
 def _record(args, record, head):
     """Address of a chunk's sums of one query head: m, l, 6 unused, o [d]."""
     heads, d = word(args, 6) * word(args, 7), word(args, 8)
     return word(args, 3) + (record * heads + head) * (d + 8) * 4
 
 
-@_helper
+@helper
 def _keep_partial(args, record, head, m, weight, o, d):
     place = _record(args, record, head)
     store_f32(place, m)
@@ -494,7 +544,7 @@ def merge(args, step, unit, scratch):
     query, record, chunks = load_i32(item), load_i32(item + 4), load_i32(item + 8)
     state, sums = scratch, scratch + 64
     for head in range(first, first + share):
-        _clear(sums, d)
+        clear(sums, d)
         store_f32(state, NOTHING)
         store_f32(state + 4, 0.0)
         for chunk in range(chunks):
@@ -520,9 +570,10 @@ class AttentionWork:
     merges: Buffer
     partials: int  # chunk sums there is room for
     tokens: int
+    choice: Choice | None = None  # which positions choose their blocks; None: none does
 
     @classmethod
-    def sized(cls, limits: StepLimits) -> AttentionWork:
+    def sized(cls, limits: StepLimits, choice: Choice | None = None) -> AttentionWork:
         chunks = -(-limits.context // CHUNK)
         partials = min(PARTIALS, limits.rows * DECODE_QUERIES * chunks)
         return cls(
@@ -530,11 +581,16 @@ class AttentionWork:
             merges=Buffer(partials * MERGE, "attention merges"),
             partials=partials,
             tokens=limits.tokens,
+            choice=choice,
         )
 
     def planned(self) -> Op:
         """The op that has to come before the first attention of a program."""
-        return Op(plan, (self.items, self.merges, self.partials), writes=(self.items, self.merges))
+        lists = (self.items, self.merges)
+        if self.choice is None:
+            return Op(plan, (*lists, self.partials, 0, 0), writes=lists)
+        scored = self.choice.scored
+        return Op(plan, (*lists, self.partials, self.choice.sparse.least, scored), writes=(*lists, scored))
 
     def attended(
         self, q: Buffer, attention: Attention, cache: Any, block_bytes: int, kept: Kept
@@ -552,9 +608,17 @@ class AttentionWork:
         cap = a.softcap * math.log2(math.e) if a.softcap else 0.0
         stored = kept.format.record_bytes(a.head_dim), int(kept.format.turns)
         shape = (a.kv_heads, a.heads // a.kv_heads, a.head_dim, float(factor), a.window or 0, float(cap), *stored)
-        first = (q, out, self.items, partials, cache, block_bytes, *shape)
+        choosing: tuple[Any, ...] = (0, 0)
+        chosen: list[Buffer] = []
+        ops: list[Op] = []
+        if self.choice is not None and a.window is None:
+            places = self.choice.places(a.kv_heads)
+            choosing, chosen = (places, self.choice.blocks), [places]
+            ops = self.choice.ops(kept, q, cache, block_bytes, shape, self.items, places)
+        first = (q, out, self.items, partials, cache, block_bytes, *shape, *choosing)
         then = (q, out, self.merges, partials, cache, block_bytes, *shape)
         return [
-            Op(ATTENDS[kept], first, reads=(q, self.items), writes=(out, partials)),
+            *ops,
+            Op(ATTENDS[kept], first, reads=(q, self.items, *chosen), writes=(out, partials)),
             Op(merge, then, reads=(self.merges, partials), writes=(out,)),
         ], out

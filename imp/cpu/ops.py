@@ -20,11 +20,13 @@ from ..model.inputs import StepInputs
 from ..model.lora import Adapter, Base
 from ..model.ops import Attention, Linear, Model, Norm, Rope, StepLimits
 from ..model.sampling import Drawn, SamplingPlan
+from ..model.sparse import ALL, Sparse
 from ..weights.checkpoint import UnsupportedModel, Weight
 from .adapters import Adapters, Sites, layout_for, most_bytes
 from .aside import CpuAside, Programs
 from .attention import AttentionWork
 from .cache import CompiledKernels, Progress, compile_all
+from .choosing import Choice
 from .kept import BLOCK as KV_BLOCK
 from .kept import Kept
 from .kv import KEPT, kept_for
@@ -107,6 +109,7 @@ class Recorder:
         hidden: np.ndarray | None = None,
         sites: Sites | None = None,
         beside: Recorder | None = None,
+        sparse: Sparse = ALL,
     ) -> None:
         """hidden: float32 [tokens of a step, n]: where wanted hidden states go, n columns rounded up to whole vectors.
         None: the program keeps none. sites: where adapters add; None: nowhere. beside: has recorded the same model,
@@ -120,7 +123,7 @@ class Recorder:
         self.logits_out, self.hidden_out, self.sites = logits, hidden, sites
         self.ops: list[Op] = []
         self.weights: dict[Weight, Packed] = {} if beside is None else beside.weights
-        self.work = AttentionWork.sized(limits)
+        self.work = AttentionWork.sized(limits, Choice.sized(sparse, limits) if sparse.top else None)
         self._append(self.work.planned())
 
     # -- Ops -------------------------------------------------------------------------------------
@@ -317,6 +320,7 @@ class CpuBackend:
         features: str | None = None,
         progress: Progress | None = None,
         kv_dtype: str = "auto",
+        sparse: Sparse = ALL,
     ) -> None:
         """threads: in all, the caller's included; None: one for each core this process may use. Compiled kernels are
         kept under cache_dir. features: one of emit.variants(); None: the fastest. progress: told of kernels as
@@ -325,6 +329,7 @@ class CpuBackend:
         self.features = features or detect()
         self.progress = progress
         self.kv_dtype = kv_dtype
+        self.sparse = sparse
         self.kernels = CompiledKernels(cache_dir.expanduser(), self.features)
         self.aside: CpuAside | None = None
         self._threads: Threads | None = None
@@ -358,16 +363,17 @@ class CpuBackend:
         self._hidden = np.zeros((limits.tokens, _stride(model.hidden) // 4), np.float32)
         self._columns, self._pooled = model.hidden, 0
         planes, self._blocks = self._planes(model, limits, kept)
-        recorder = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden)
+        own = self.sparse
+        recorder = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden, sparse=own)
         model.forward(recorder)
         sites = Sites(layout_for(model), limits.tokens, self.thread_count)
-        adding = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden, sites, recorder)
+        adding = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden, sites, recorder, own)
         model.forward(adding)
         few = replace(limits, tokens=min(ASIDE, limits.tokens), rows=min(ASIDE_ROWS, limits.rows), logit_rows=0)
         few_hidden = np.zeros((few.tokens, self._hidden.shape[1]), np.float32)
         few_sites = Sites(sites.layout, few.tokens, self.thread_count)
         seconds = [
-            Recorder(few, self.thread_count, planes, self._logits, kept, few_hidden, each, recorder)
+            Recorder(few, self.thread_count, planes, self._logits, kept, few_hidden, each, recorder, own)
             for each in (None, few_sites)
         ]
         for second in seconds:
@@ -445,7 +451,7 @@ class CpuBackend:
         """The kernels' folder is named by sources, versions and the processor. A few positions say all of rope."""
         tables = [table[:ROPE_SAMPLE] for rope in self._ropes.values() if rope for table in (rope.cos, rope.sin)]
         measured = b"".join(map(np.ndarray.tobytes, [*self.centres.values(), *tables]))
-        return f"{self.kernels.folder.name} {self._kept.name} ".encode() + measured
+        return f"{self.kernels.folder.name} {self._kept.name} {self.sparse} ".encode() + measured
 
     def run(self, inputs: StepInputs) -> np.ndarray:
         assert self._threads, "load comes first"

@@ -54,6 +54,8 @@ STEP_POOLED_IDS = 19  # int32* [P]
 STEP_ADAPTED = 20  # S, spans of positions with one adapter
 STEP_ADAPTED_SPANS = 21  # int32* [S][3]
 STEP_ADAPTERS, STEP_ADAPTER_BYTES = 22, 23  # adapters.py's table, and bytes of a slot in it
+STEP_OUTPUTS = 24  # int32* [B]; 0: not said
+STEP_SPARSE_COUNT, STEP_SCORE_COUNT = 25, 26  # attention.py's: positions that choose, and chunks that are scored
 STEP_WORDS = 32
 
 SCRATCH_BYTES = 1 << 20
@@ -99,6 +101,7 @@ def fill_header(step: np.ndarray, inputs: StepInputs) -> None:
     step[STEP_WANTED_IDS] = inputs.wanted.ctypes.data
     step[STEP_POOLED], step[STEP_POOLED_IDS] = len(inputs.pooled), inputs.pooled.ctypes.data
     step[STEP_ADAPTED], step[STEP_ADAPTED_SPANS] = len(inputs.adapted), inputs.adapted.ctypes.data
+    step[STEP_OUTPUTS] = inputs.outputs.ctypes.data if len(inputs.outputs) else 0
 
 
 class Placed(Protocol):

@@ -38,6 +38,7 @@ class StepInputs:
     pooled: np.ndarray = field(default_factory=lambda: packed(()))  # [P] indices into T whose hidden states are wanted
     # [S, 3] spans of positions with one adapter: first, after the last, the adapter's slot
     adapted: np.ndarray = field(default_factory=lambda: NOTHING_ADAPTED)
+    outputs: np.ndarray = field(default_factory=lambda: packed(()))  # [B] the position where each row's output begins
 
 
 def prompt_inputs(
@@ -128,4 +129,5 @@ def pack(batch: Batch, block_size: int, wants: Callable[[Row], int] = wanted_cou
         wanted=packed(wanted),
         pooled=packed(pooled),
         adapted=adapted_spans(batch.rows, row_starts),
+        outputs=packed([len(row.seq.request.prompt) for row in batch.rows]),
     )

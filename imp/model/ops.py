@@ -101,7 +101,8 @@ class Ops(Protocol):
 
     def attend(self, q: Array, attention: Attention) -> Array:
         """[T, H*d]: softmax(scale * q.k) v over the keys of the token's own sequence at positions <= its own (and
-        inside the window), read from the KV cache through the block table. Query head h reads kv head h // (H/G)."""
+        inside the window; sparse.py: of chosen blocks), read from the KV cache through the block table. Query head h
+        reads kv head h // (H/G)."""
 
     def glu(self, gate_up: Array, activation: str) -> Array:
         """gate_up [T, 2F] -> act(gate) * up, [T, F]; gate is the first half. activation: silu | gelu_tanh"""

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..weights.checkpoint import Weight
-from . import centring
+from . import centring, sparse
 from .inputs import StepInputs
 from .kv import FORMATS, turned
 from .lora import Adapter, Base
 from .ops import Attention, Linear, Model, Norm, Rope, StepLimits
 from .rope import rotate
 from .sampling import Drawn, SamplingPlan, reference_sample
+from .sparse import ALL, Sparse
 
 
 def rms_norm(x: np.ndarray, norm: Norm) -> np.ndarray:
@@ -44,8 +45,9 @@ class ReferenceBackend:
     name = "reference"
     aside = None
 
-    def __init__(self, dtype: type = np.float32, kv_dtype: str = "auto"):
+    def __init__(self, dtype: type = np.float32, kv_dtype: str = "auto", sparse: Sparse = ALL):
         """kv_dtype: a name of kv.FORMATS; auto: keys and values as they are."""
+        self.sparse = sparse
         self.dtype = dtype
         self.form = None if kv_dtype == "auto" else FORMATS[kv_dtype]
         self.ropes: dict[int, Rope | None] = {}  # of each layer
@@ -197,14 +199,32 @@ class ReferenceBackend:
             if a.softcap:
                 scores = a.softcap * np.tanh(scores / a.softcap)
             at, key = self.inputs.positions[rows][:, None], np.arange(len(slots))[None]
-            seen = key <= at
+            seen = np.repeat((key <= at)[None], a.heads, axis=0)  # [H, queries, keys]
             if a.window:
                 seen &= key > at - a.window
+            else:
+                self._leave_out(scores, seen, b, a)
             scores = np.where(seen, scores, -np.inf)
             p = np.exp(scores - scores.max(axis=-1, keepdims=True))
             p /= p.sum(axis=-1, keepdims=True)
             out[rows] = np.einsum("hqk,khd->qhd", p, v).reshape(len(query), -1)
         return out
+
+    def _leave_out(self, scores: np.ndarray, seen: np.ndarray, b: int, attention: Attention) -> None:
+        """Take out of `seen` [heads, queries, keys] what sparse positions of row b do not attend to."""
+        size, inputs = self.limits.block_size, self.inputs
+        begin = sparse.first_sparse(self.sparse, inputs.outputs, inputs, b)
+        groups = scores.reshape(attention.kv_heads, -1, *scores.shape[1:])  # [G, H/G, queries, keys]
+        for q, position in enumerate(inputs.positions[inputs.row_starts[b] : inputs.row_starts[b + 1]].tolist()):
+            if position < begin:
+                continue
+            known = -(-(position + 1) // size)
+            for g, group in enumerate(groups):
+                padded = np.full(known * size, -np.inf)
+                padded[: position + 1] = group[:, q, : position + 1].max(axis=0)
+                keep = np.repeat(sparse.chosen(padded.reshape(-1, size).max(axis=1), position, self.sparse, size), size)
+                share = len(group)
+                seen[g * share : (g + 1) * share, q, : position + 1] &= keep[: position + 1]
 
     def _slots(self, b: int) -> np.ndarray:
         """Where the keys of row b's sequence are, in the order of their positions."""
