@@ -344,7 +344,8 @@ def below(
         shelf = BlockShelf(own.host_mb << 20)
     if own.disk_dir is not None and model_files is not None:
         shape = b"%d positions, %d bytes" % (BLOCK_SIZE, block_bytes)
-        owner = fingerprint.owner(model_files, fingerprint.of_code(), backend.fingerprint(), shape)
+        given = repr(settings.rope).encode()
+        owner = fingerprint.owner(model_files, fingerprint.of_code(), backend.fingerprint(), shape, given)
         folder = BlockFolder(own.disk_dir, owner, BLOCK_SIZE, block_bytes, own.disk_mb << 20)
     if shelf is None and folder is None:
         return None

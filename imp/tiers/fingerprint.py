@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
 
-PACKAGES = ("model", "cpu", "weights")  # whose code decides what the numbers are
+PACKAGES = ("model", "cpu", "cuda", "weights")  # whose code decides what the numbers are
 PIECE = 1 << 22
 
 
