@@ -62,6 +62,11 @@ def combine(kv: int, head_dim: int, group: int, rows: int) -> Entry:
     return Entry(_attention(kv, head_dim, group, rows), "combine", "PPPiiii", 32)
 
 
+SHRINK = Entry(_source("lora.cu", WIDE=1), "shrink", "PiPPPPPii", 128)
+EXPAND = Entry(_source("lora.cu", WIDE=1), "expand", "PPPPPiiii", 128)
+EXPAND_COLUMNS = 256  # that a block does
+
+
 def draw(vocab: int) -> Entry:
     return Entry(_source("sample.cu"), "draw", "PPPPPPPPiii", 512, 8 * -(-vocab // 32))
 
@@ -87,7 +92,7 @@ def tile_rows(head_dim: int, group: int, tokens: int) -> int:
 
 def common() -> Iterator[Entry]:
     """What most models take: `imp.cuda.build` compiles these ahead."""
-    yield from (RMS_NORM, RMS_NORM_ADD, GLU, CONVERT, SOFTCAP, draw(1 << 17), report(1 << 17))
+    yield from (RMS_NORM, RMS_NORM_ADD, GLU, CONVERT, SOFTCAP, SHRINK, EXPAND, draw(1 << 17), report(1 << 17))
     for layout in LAYOUTS.values():
         yield embed(layout.number)
         yield from (linear(layout.number, tiles) for tiles in TOKEN_TILES)

@@ -14,6 +14,7 @@ from ..model.kv import KVFormat
 from ..model.ops import Attention, Model, StepLimits
 from ..model.sampling import Drawn, SamplingPlan
 from ..weights.checkpoint import UnsupportedModel
+from .adapters import Adapters
 from .compile import Compiler
 from .driver import Buffer as DeviceBuffer
 from .driver import Device, Event, Graph, Pinned, Stream
@@ -53,7 +54,8 @@ class LoadedModel:
         self.planes, self.ops = self.recorder.planes, self.recorder.ops
         self.head_dim, self.group = _attention_shape(self.recorder.attentions, limits)
         self._memory: list[DeviceBuffer | Pinned] = []
-        self._graphs: dict[tuple[int, int], Graph] = {}
+        self._graphs: dict[tuple[int, int, bool], Graph] = {}
+        self.adapters: Adapters | None = None
         self._sampler: Sampler | None = None
         try:
             self._place()
@@ -62,7 +64,7 @@ class LoadedModel:
             self._sampler = Sampler(device, stream, compiler, limits.logit_rows, self._vocab)
             for bucket in BUCKETS:
                 if bucket <= limits.tokens:
-                    self._graph(bucket, 1)
+                    self._graph(bucket, 1, False)
         except BaseException:
             self.free()
             raise
@@ -79,6 +81,10 @@ class LoadedModel:
         work = self._alloc(place(lives, ALIGNMENT))
         for buffer in lives:
             buffer.address += work.address
+        sites = self.recorder.sites
+        sites.address = self._alloc(sites.bytes).address
+        self.stream.fill(sites.address, 0, max(sites.bytes, 1))
+        self.adapters = Adapters(self.device, sites)
         words = words_needed(self.limits)
         self._words = self._alloc(4 * words)
         self._staged = [_Staged(self._pin(4 * words)) for _ in range(2)]
@@ -123,6 +129,9 @@ class LoadedModel:
         if self._sampler is not None:
             self._sampler.free()
             self._sampler = None
+        if self.adapters is not None:
+            self.adapters.free()
+            self.adapters = None
 
     # -- programs --------------------------------------------------------------------------------
 
@@ -131,14 +140,17 @@ class LoadedModel:
         most = min(self.limits.tokens, BUCKETS[-1])
         shapes = [self._shape(tokens, tokens, tokens, 2) for tokens in range(1, most + 1)]
         shapes += [self._shape(self.limits.tokens, wanted, 1, 1) for wanted in range(1, self.limits.logit_rows + 1)]
+        shapes.append(self._shape(1, 1, 0, 1, adapted=True))
         launches = (launch for shape in shapes for launch in self._launches(shape))
         return list(dict.fromkeys(launch.entry for launch in launches))
 
-    def _shape(self, tokens: int, wanted: int, pooled: int, splits: int, rows: int = 0, tiles: int = 0) -> Shape:
-        """rows, tiles: 0 for as many as there may be."""
+    def _shape(
+        self, tokens: int, wanted: int, pooled: int, splits: int, rows: int = 0, adapted: bool = False
+    ) -> Shape:
+        """rows: 0 for as many as there may be."""
         size = tile_rows(self.head_dim, self.group, tokens)
-        wanted = min(wanted, self.limits.logit_rows)
-        return Shape(tokens, wanted, pooled, rows or tokens, tiles or tokens, splits, size, max(1, size // self.group))
+        wanted, tile_tokens = min(wanted, self.limits.logit_rows), max(1, size // self.group)
+        return Shape(tokens, wanted, pooled, rows or tokens, tokens, splits, size, tile_tokens, adapted)
 
     def _launches(self, shape: Shape) -> list[Launch]:
         where = Place(self._words.address, Sections.of(shape), shape)
@@ -149,13 +161,13 @@ class LoadedModel:
         for launch in self._launches(shape):
             self._modules.kernels[launch.entry].launch(self.stream, launch.grid, *launch.arguments)
 
-    def _graph(self, bucket: int, splits: int) -> tuple[Graph, Shape]:
-        shape = self._shape(bucket, bucket, 0, splits)
-        if (bucket, splits) not in self._graphs:
+    def _graph(self, bucket: int, splits: int, adapted: bool) -> tuple[Graph, Shape]:
+        shape, key = self._shape(bucket, bucket, 0, splits, adapted=adapted), (bucket, splits, adapted)
+        if key not in self._graphs:
             with self.stream.capturing() as captured:
                 self._launch(shape)
-            (self._graphs[bucket, splits],) = captured
-        return self._graphs[bucket, splits], shape
+            (self._graphs[key],) = captured
+        return self._graphs[key], shape
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """KV of all layers from block to block, in this order."""
@@ -197,13 +209,13 @@ class LoadedModel:
         tokens, wanted, pooled = len(inputs.tokens), len(inputs.wanted), len(inputs.pooled)
         limits = self.limits
         assert tokens <= limits.tokens and wanted <= limits.logit_rows, "the step is too large"
-        bucket = None if pooled else bucket_of(tokens)
+        adapted, bucket = len(inputs.adapted) > 0, None if pooled else bucket_of(tokens)
         if bucket is not None and bucket <= limits.tokens:
-            graph, shape = self._graph(bucket, splits_bucket(splits_of(inputs), bucket))
+            graph, shape = self._graph(bucket, splits_bucket(splits_of(inputs), bucket), adapted)
             self._send(inputs, shape)
             self.stream.replay(graph)
         else:
-            shape = self._shape(tokens, wanted, pooled, 1, rows=len(inputs.contexts))
+            shape = self._shape(tokens, wanted, pooled, 1, len(inputs.contexts), adapted)
             self._send(inputs, shape)
             self._launch(shape)
         self._pooled = pooled
@@ -300,7 +312,8 @@ def needs(model: Model, limits: StepLimits, kv: KVFormat) -> tuple[int, int]:
     recorder = recorded(model, limits, kv)
     lives = lifetimes(recorder.ops, [recorder.logits_out, recorder.hidden_out])
     edited = limits.logit_rows * model.vocab * 4  # logits as the sampler changes them
-    return _weights_bytes(recorder), place(lives, ALIGNMENT) + 4 * words_needed(limits) + edited + GRAPHS_BYTES
+    beside = 4 * words_needed(limits) + edited + recorder.sites.bytes + GRAPHS_BYTES
+    return _weights_bytes(recorder), place(lives, ALIGNMENT) + beside
 
 
 def _weights_bytes(recorder: Recorder) -> int:

@@ -14,7 +14,7 @@ from ..model.kv import FORMATS, KVFormat
 from ..model.lora import Adapter, Base
 from ..model.ops import DeviceMemory, Model, Room, StepLimits
 from ..model.sampling import Drawn, SamplingPlan
-from ..weights.checkpoint import UnsupportedModel
+from .adapters import adapter_bytes
 from .compile import COMPILERS, Compiler, package_version
 from .driver import Device
 from .loaded import LoadedModel, block_bytes, needs
@@ -118,14 +118,15 @@ class CudaBackend:
         return f"{self.device.name} {self.device.architecture} {versions} ".encode() + self.loaded.fingerprint()
 
     def adapter_bytes(self, base: Base, adapter: Adapter) -> int:
-        return 0
+        return adapter_bytes(adapter)
 
     def add_adapter(self, adapter: Adapter) -> int:
-        """Raises UnsupportedModel: there are no kernels for adapters."""
-        raise UnsupportedModel("adapters are not possible on a GPU")
+        assert self.loaded.adapters
+        return self.loaded.adapters.add(adapter)
 
     def drop_adapter(self, slot: int) -> None:
-        raise AssertionError("there are no adapters on a GPU")
+        assert self.loaded.adapters
+        self.loaded.adapters.drop(slot)
 
     def run(self, inputs: StepInputs) -> DeviceLogits:
         self._bind()

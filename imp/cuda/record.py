@@ -16,6 +16,7 @@ from ..model.kv import KVFormat
 from ..model.ops import Attention, Linear, Norm, StepLimits
 from ..weights.checkpoint import Weight
 from . import entries
+from .adapters import Site, Sites
 from .entries import BF16, F16, F32, Entry
 from .layouts import Packed
 from .program import SIZES, Activation, Constant, Launch, Op, Place, ScaledActivation, padded
@@ -36,6 +37,7 @@ class Recorder:
         self.attentions: list[Attention] = []
         self.hidden_out: Buffer | None = None  # float32 [tokens, stride]: wanted hidden states
         self.logits_out: Buffer | None = None  # float32 [logit rows, vocab]
+        self.sites = Sites()
         self._tables: dict[int, tuple[np.ndarray, Constant]] = {}
         self._slots: list[list[Op]] = []
 
@@ -266,6 +268,43 @@ class Recorder:
             reads = [source, *([scaled] if scaled else []), *([out] if add or column else [])]
             self._record(launch, reads, [out])
             column += packed.outputs
+        if linear.names:
+            self._adapt(x, linear, out, stride)
+
+    def _adapt(self, x: Activation, linear: Linear, out: Buffer, stride: int) -> None:
+        """What adapters add: one launch for the site, one for each part; none in programs of steps without adapters."""
+        site = self.sites.add(linear.names, x.stride)
+        form = OPERANDS.get(self._packed(linear.parts[0]).kind, F16)
+        source, scales = x.operand(form)
+        scaled = scales if isinstance(x, ScaledActivation) and form == F16 else None
+        hidden = Buffer(self.limits.tokens * site.hidden * 4, "adapted")
+
+        def shrink(place: Place) -> Launch:
+            operand = source.address, form, scales.address if scaled else 0
+            step = place.at("adapters"), place.counts, self.sites.table_address(site.table)
+            sizes = x.stride, site.hidden
+            return Launch(entries.SHRINK, (_adapted_tokens(place), 1, 1), (*operand, *step, hidden.address, *sizes))
+
+        self._record(shrink, [source, *([scaled] if scaled else [])], [hidden])
+        column = 0
+        for i, part in enumerate(linear.parts):
+            self._record(self._expand(site, i, hidden, out, column, part.shape[0], stride), [hidden, out], [out])
+            column += part.shape[0]
+
+    def _expand(
+        self, site: Site, part: int, hidden: Buffer, out: Buffer, column: int, outputs: int, stride: int
+    ) -> Callable[[Place], Launch]:
+        def launch(place: Place) -> Launch:
+            step = place.at("adapters"), place.counts, self.sites.table_address(site.table + 1 + part)
+            arguments = (hidden.address, *step, out.address, column, outputs, site.hidden, stride)
+            blocks = -(-outputs // entries.EXPAND_COLUMNS)
+            return Launch(entries.EXPAND, (_adapted_tokens(place), blocks, 1), arguments)
+
+        return launch
+
+
+def _adapted_tokens(place: Place) -> int:
+    return place.shape.tokens if place.shape.adapted else 0
 
 
 def _unmade(form: int, out: Buffer, scales: Buffer) -> Op:

@@ -27,7 +27,7 @@ class Shape:
     """What there is room for. wanted, pooled: positions whose logits or hidden states are.
 
     splits: parts of the keys that are attended to side by side; 1: each block does all, one after the other.
-    tile_rows: of a block of attention.   tile_tokens: how many tokens that are."""
+    tile_rows: of a block of attention.   tile_tokens: how many tokens that are.   adapted: some may have adapters."""
 
     tokens: int
     wanted: int
@@ -37,6 +37,7 @@ class Shape:
     splits: int
     tile_rows: int
     tile_tokens: int
+    adapted: bool = False
 
     def count(self, word: int) -> int:
         return {TOKENS: self.tokens, WANTED: self.wanted, POOLED: self.pooled}[word]
@@ -45,7 +46,7 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class Sections:
     """Where a shape's arrays begin, in words. Arrays and counts are inputs.StepInputs'; tiles: [n, 2], the row of each
-    tile of queries and its first token in the row."""
+    tile of queries and its first token in the row; adapters: the slot of each token's, or -1."""
 
     tokens: int
     positions: int
@@ -56,12 +57,14 @@ class Sections:
     wanted: int
     pooled: int
     tiles: int
+    adapters: int
     table: int
 
     @classmethod
     def of(cls, shape: Shape) -> Sections:
         tokens, rows = shape.tokens, shape.rows
         sizes = [tokens] * 3 + [rows + 1, rows, rows + 1, shape.wanted, shape.pooled, 2 * shape.tiles]
+        sizes.append(tokens if shape.adapted else 0)
         starts = [COUNTS]
         for size in sizes:
             starts.append(starts[-1] + -(-size // WORDS_ALIGNED) * WORDS_ALIGNED)
@@ -71,7 +74,7 @@ class Sections:
 def words_needed(limits: StepLimits) -> int:
     """Of the largest step within the limits, and of every bucket, which may have room for more rows than there are."""
     tokens, rows = max(limits.tokens, BUCKETS[-1]), max(limits.rows, BUCKETS[-1])
-    most = Shape(tokens, tokens, tokens, rows, tokens, 1, 1, 1)
+    most = Shape(tokens, tokens, tokens, rows, tokens, 1, 1, 1, adapted=True)
     return Sections.of(most).table + limits.rows * -(-limits.context // limits.block_size)
 
 
@@ -115,7 +118,13 @@ def write(inputs: StepInputs, shape: Shape, sections: Sections, words: np.ndarra
         values, start = getattr(inputs, name), getattr(sections, name)
         words[start : start + len(values)] = values
     words[sections.tiles : sections.tiles + tiles.size] = tiles.reshape(-1)
+    if shape.adapted:
+        slots = words[sections.adapters : sections.adapters + len(inputs.tokens)]
+        slots[:] = -1
+        for first, after, slot in inputs.adapted.tolist():
+            slots[first:after] = slot
     return sections.table + len(inputs.table)
 
 
-ARRAYS = tuple(field.name for field in fields(Sections) if field.name != "tiles")  # the words that are StepInputs'
+OWN = ("tiles", "adapters")  # sections that are not an array of StepInputs
+ARRAYS = tuple(field.name for field in fields(Sections) if field.name not in OWN)

@@ -26,6 +26,8 @@ ONE_OF_EACH = [
     entries.combine(KV_NUMBERS["fp16"], 64, 3, 16),
     entries.draw(1000),
     entries.report(1000),
+    entries.SHRINK,
+    entries.EXPAND,
     entries.RMS_NORM,
     entries.RMS_NORM_ADD,
     entries.GLU,

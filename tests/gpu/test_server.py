@@ -19,6 +19,7 @@ pytest.importorskip("cuda.bindings", reason="needs the cuda packages")
 
 from tests.gpu import fake
 from tests.gpu.served import write_model
+from tests.model import adapters
 from tests.real.process import ServerProcess, server
 
 pytestmark = pytest.mark.skipif(not fake.has_compiler(), reason="needs gcc and g++")
@@ -34,16 +35,22 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def on_gpu(model, kernel_folder) -> Iterator[ServerProcess]:
+def adapter(tmp_path_factory) -> str:
+    """--lora's value."""
+    return f"tuned={adapters.write(tmp_path_factory.mktemp('adapters'), 'llama', 'everywhere')}"
+
+
+@pytest.fixture(scope="module")
+def on_gpu(model, adapter, kernel_folder) -> Iterator[ServerProcess]:
     own = os.environ | fake.environment(kernel_folder) | {"IMP_CACHE_DIR": str(kernel_folder)}
-    with server("--model", str(model), "--device", "cuda", *FEW, env=own) as process:
+    with server("--model", str(model), "--device", "cuda", "--lora", adapter, *FEW, env=own) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
-def on_cpu(model, kernel_folder) -> Iterator[ServerProcess]:
+def on_cpu(model, adapter, kernel_folder) -> Iterator[ServerProcess]:
     own = os.environ | {"IMP_CACHE_DIR": str(kernel_folder)}
-    with server("--model", str(model), "--device", "cpu", *FEW, env=own) as process:
+    with server("--model", str(model), "--device", "cpu", "--lora", adapter, *FEW, env=own) as process:
         yield process
 
 
@@ -75,7 +82,18 @@ def becomes(process: ServerProcess, name: str, value: float) -> bool:
 @pytest.mark.parametrize("prompt", ["x", "Once upon", LONG, LONG + LONG], ids=len)
 def test_greedy_tokens_are_the_cpus_as_far_as_their_gap_allows(on_gpu, on_cpu, prompt):
     """Prompts of one step and of several; 16 positions at a time."""
-    found, expected = (complete(each, prompt, logprobs=2)["choices"][0]["logprobs"] for each in (on_gpu, on_cpu))
+    agree(on_gpu, on_cpu, prompt)
+
+
+def test_an_adapter_says_what_it_says_on_the_cpu(on_gpu, on_cpu):
+    agree(on_gpu, on_cpu, LONG, model="tuned")
+    assert text(on_gpu, LONG, model="tuned") != text(on_gpu, LONG)
+
+
+def agree(on_gpu: ServerProcess, on_cpu: ServerProcess, prompt: str, **asked: Any) -> None:
+    found, expected = (
+        complete(each, prompt, logprobs=2, **asked)["choices"][0]["logprobs"] for each in (on_gpu, on_cpu)
+    )
     for i, token in enumerate(expected["tokens"]):
         first, second = sorted(expected["top_logprobs"][i].values(), reverse=True)[:2]
         if found["tokens"][i] != token:

@@ -25,6 +25,7 @@ from tests.cpu.test_sample import check, make_plan, some_logits, some_row
 from tests.gpu import fake
 from tests.gpu.tiny import model
 from tests.model import tiny
+from tests.model.random_adapters import random
 
 FOLDER = Path(os.environ["FAKE_CUDA_CUBINS"].split(os.pathsep)[0])
 SMALL = StepLimits(tokens=8, rows=8, logit_rows=8, context=128, blocks=24)  # graphs alone
@@ -204,10 +205,44 @@ def test_a_longer_context_gets_a_graph_of_its_own(backend):
     for at in range(0, 1024, 64):
         backend.run(prompt_inputs(tokens, at, at + 64, 16))
     by_many = np.array(backend.run(prompt_inputs(tokens, 1024, 1056, 16, wanted=range(32))))
-    assert {splits for _, splits in backend.loaded._graphs} == {1, 2, 4}
+    assert {splits for _, splits, _ in backend.loaded._graphs} == {1, 2, 4}
     for at in range(1024, 1027):
         one = backend.run(prompt_inputs(tokens, at, at + 1, 16, wanted=(0,)))
         np.testing.assert_array_equal(one[0], by_many[at - 1024])
+
+
+@pytest.mark.parametrize("form", ["F32", "Q8_0"])
+def test_rows_with_adapters_are_what_the_reference_says(backend, form):
+    """Two adapters and none in one step; adapters come after graphs are captured, go, and leave no trace."""
+    some = model("llama", form)
+    backend.load(some, LARGE)
+    judge = reference("llama", form, LARGE, "auto" if form == "F32" else "fp16")
+    tokens, blocks = tiny.prompt("llama"), [[0, 1, 2], [4, 5, 6], [8, 9, 10]]
+    parts = [(tokens, 0, 20, blocks[0]), (tokens, 0, 20, blocks[1]), (tokens, 0, 20, blocks[2])]
+    step = rows_of(parts, [19, 39, 59], [])
+    plain = np.array(backend.run(step))
+    given = [random(some, rank, seed=rank, size=0.3) for rank in (4, 16)]
+    free = backend.device.own_bytes
+    slots = [(backend.add_adapter(each), judge.add_adapter(each)) for each in given]
+    assert backend.device.own_bytes - free <= sum(backend.adapter_bytes(some, each) for each in given)
+    for size in (3, 1):  # one program launched, one a graph
+        rows = [(tokens, 20, 20 + size, own) for own in blocks]
+        for each in (step, rows_of(rows, [size - 1, 2 * size - 1, 3 * size - 1], [])):
+            starts = each.row_starts
+            found, expected = (
+                np.array(b.run(replace(each, adapted=packed([
+                    (starts[0], starts[1], slots[0][i]), (starts[2], starts[3], slots[1][i])]))))
+                for i, b in enumerate((backend, judge))
+            )
+            for a, b in zip(found, expected, strict=True):
+                assert error(a, b) < (TOLERANCES[form] if form == "F32" else 0.05)
+            assert error(found[0], found[1]) > 0.3 and error(found[2], found[0]) > 0.3, "each says something else"
+            if each is step:
+                np.testing.assert_array_equal(found[1], plain[1])
+    for slot, _ in slots:
+        backend.drop_adapter(slot)
+    assert backend.device.own_bytes == free
+    np.testing.assert_array_equal(backend.run(step), plain)
 
 
 class Drawing:
