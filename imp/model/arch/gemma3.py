@@ -8,6 +8,7 @@ import numpy as np
 
 from ...weights.checkpoint import Checkpoint, InvalidModel
 from .. import rope
+from ..balance import balanced
 from ..config import Config
 from ..layers import Block, Decoder, GatedMlp, SelfAttention
 from ..ops import Attention, Linear
@@ -38,6 +39,11 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
 
     def block(i: int, slides: bool) -> Block:
         at = f"model.layers.{i}"
+        q_norm, k_norm = balanced(
+            tensors.norm(f"{at}.self_attn.q_norm", head_dim, eps, offset),
+            tensors.norm(f"{at}.self_attn.k_norm", head_dim, eps, offset),
+            tables[slides],
+        )
         attention = Attention(
             layer=i,
             heads=heads,
@@ -47,8 +53,8 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
             rope=tables[slides],
             window=window if slides else None,
             softcap=config.number("attn_logit_softcapping", None),
-            q_norm=tensors.norm(f"{at}.self_attn.q_norm", head_dim, eps, offset),
-            k_norm=tensors.norm(f"{at}.self_attn.k_norm", head_dim, eps, offset),
+            q_norm=q_norm,
+            k_norm=k_norm,
         )
         qkv = {"q_proj": heads * head_dim, "k_proj": kv_heads * head_dim, "v_proj": kv_heads * head_dim}
         return Block(
