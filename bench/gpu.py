@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import instructions
 from imp.cuda.driver import Device, Event, Stream
 from imp.cuda.layouts import Packed
 from imp.cuda.loaded import ALIGNMENT
@@ -317,10 +318,22 @@ def _timed(backend: CudaBackend, step: StepInputs, repeats: int) -> tuple[float,
 # -- the program -------------------------------------------------------------------------------------------------------
 
 
+def single_instructions(device: Device, scale: Scale) -> Iterator[Line]:
+    """How many do what their definitions say, and the first difference of each that does not."""
+    stream = device.stream()
+    chosen = instructions.cases(device, 1 if scale is FULL else 40)
+    found = {case.name: instructions.wrong(case, device, stream) for case in chosen}
+    for name, difference in found.items():
+        if difference:
+            yield Line(f"WRONG: {name}: {difference}", 0, "")
+    yield Line("right", sum(not difference for difference in found.values()), f"of {len(found)}")
+
+
 def measure(scale: Scale, cache: Path) -> Iterator[tuple[str, Iterator[Line]]]:
     """Sections of lines, measured as they are asked for."""
     backend = CudaBackend(cache_dir=cache)
     yield f"conformance on {backend.describe()}", conformance(cache, scale)
+    yield "single instructions", single_instructions(backend.device, scale)
     bandwidth, flops = copying(backend.device, scale), torch_product(scale)
     ceilings = [Line("copying within the device", bandwidth / GB, "GB/s")]
     ceilings += [Line("torch, bfloat16 product", flops / 1e12, "TFLOP/s")] if flops else []
