@@ -6,31 +6,15 @@ import asyncio
 import random
 import statistics
 from dataclasses import dataclass
-from typing import Any
 
-from bench.client import Answer, ask, words
 from bench.measure import percentile
+from tests.acceptance.timed import asked, completion, milliseconds
 from tests.real.process import ServerProcess, server
 
 GAP = 2.5  # of the idle step, that the 99th percentile of gaps may be
 LEAST_PACE = 0.3  # of a long prompt beside the answer, by its pace alone
 LONG, SENT = 7000, 2  # tokens, and how many of them back to back
 SAID = 200  # tokens of an answer
-
-
-def completion(rng: random.Random, tokens: int, said: int, **more: Any) -> dict[str, Any]:
-    body = {"prompt": words(rng, tokens), "max_tokens": said, "temperature": 0, "ignore_eos": True, "stream": True}
-    return body | {"speculative": False} | more
-
-
-async def asked(running: ServerProcess, body: dict[str, Any]) -> Answer:
-    answer = await ask(running.url, "/v1/completions", body)
-    assert answer.status == 200 and answer.complete and not answer.error, answer
-    return answer
-
-
-def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms"
 
 
 @dataclass(frozen=True, slots=True)
