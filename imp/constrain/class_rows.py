@@ -8,6 +8,7 @@ from . import layout
 from .bits import row_words, set_bit, set_range, vocabulary_of
 from .kernel import close, configs_of, counts_of, loops_of, nodes_of, states_of
 from .layout import (
+    ACCEPT,
     ANY_BYTE,
     BELOW_FLAGS,
     BELOW_HIGH,
@@ -21,6 +22,7 @@ from .layout import (
     CLASSES_USED,
     DEAD,
     DEPTH,
+    ESCAPES_HERE,
     ESCAPES_USED,
     EXACT,
     INSIDE,
@@ -175,7 +177,8 @@ def fill_class(context: np.ndarray, node: int, bucket: int, row: int) -> Int:
 @jitted
 def _later(context: np.ndarray, state: int, looping: int) -> Int:
     """Where loop node `looping`, in which `state` stands, has gone round as often as it must; DEAD where it has
-    already, for no loop, and where what follows is a wider loop. May be a refusal."""
+    already, for no loop, where what follows is a wider loop, and where it is behind a frame that is left open, which
+    says nothing of what follows. May be a refusal."""
     if looping < 0:
         return DEAD
     nodes, configs = nodes_of(context), configs_of(context)
@@ -184,8 +187,8 @@ def _later(context: np.ndarray, state: int, looping: int) -> Int:
         return DEAD
     later = close(context, test, nodes[test, LOW], configs[cell, CELL_STACK])
     if later > DEAD:
-        widest = states_of(context)[later, LOOP]
-        if widest >= 0 and configs[widest, CELL_NODE] != looping:
+        widest, leaves = states_of(context)[later, LOOP], states_of(context)[later, ACCEPT] & ESCAPES_HERE != 0
+        if leaves or (widest >= 0 and configs[widest, CELL_NODE] != looping):
             return DEAD
     return later
 

@@ -195,6 +195,15 @@ def test_counted_classes_that_may_not_end_yet(gpt2_tables: VocabTables, code_fol
         check(grammar, after(grammar, b'"' + b"a" * count))
 
 
+def test_counted_classes_that_go_on_behind_their_frame(gpt2_tables: VocabTables, code_folder: Path):
+    """Eight digits and four, with or without a dash between: a token of digits may end the ones and begin the others."""
+    nfa = Nfa()
+    start = compile_schema({"type": "string", "pattern": "^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}$"}, nfa)
+    grammar = Grammar(nfa, start, gpt2_tables, Limits(seconds=60), code_folder)
+    allowed = [check(grammar, after(grammar, b'"' + b"a" * count)) for count in range(13)]
+    assert any(grammar.tables.bytes_of(token) == b"face" for token in allowed[6])
+
+
 def test_what_is_prepared_aside_changes_no_mask(gpt2_tables: VocabTables, code_folder: Path):
     """The grammar is used at once, while another thread still lowers it: its masks are those of one that is not."""
     schema = {"type": "object", "properties": {f"k{i}": {"type": "object", "properties": {"x": {}}} for i in range(40)}}
