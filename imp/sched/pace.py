@@ -17,8 +17,9 @@ from dataclasses import dataclass
 FIRST = 16  # prompt positions of a step where nothing is known of what they cost
 FIRST_S = 0.005  # seconds aside where nothing is known of what a step takes
 LEAST = 1  # prompt positions of any step, whatever they cost: prompts get on
-LEAST_SHARE = 0.2  # of a step that may be spent aside, however short it should be
+LEAST_SHARE = 0.12  # of a step that may be spent aside, however short it should be
 AIM = 0.45  # of the bound: predictions are not exact, and the bound is to hold
+AIM_ASIDE = 0.28  # the same for what is computed aside, whose pieces end when a unit of work does, some time late
 IDLE_STEPS = 4.0  # the bound, where none is set: in steps without prompts
 STALE = 256  # steps with prompts until one without them is made to learn from
 KEPT = 0.97  # weight of what was known after each step
@@ -114,11 +115,11 @@ class Pace:
         if not self._decode.known:
             return FIRST_S
         decode = self._decode.predict(_decode_features(Load(decode_positions, decode_keys)))
-        return max(self._aim(decode) - decode, decode * LEAST_SHARE)
+        return max(AIM_ASIDE * self._bound(decode) - decode, decode * LEAST_SHARE)
 
-    def _aim(self, decode: float) -> float:
-        """Seconds that a step should take whose rows that decode take so many."""
-        return AIM * (IDLE_STEPS * decode if self.max_stall_s is None else self.max_stall_s)
+    def _bound(self, decode: float) -> float:
+        """Seconds that a step may take whose rows that decode take so many."""
+        return IDLE_STEPS * decode if self.max_stall_s is None else self.max_stall_s
 
     def chunk(self, decode_positions: int, decode_keys: int, start: int) -> int | None:
         """Prompt positions that may go with these rows; None: nothing is known of time, so nothing is limited by it.
@@ -128,7 +129,7 @@ class Pace:
         if not self._decode.known:
             return None
         decode = self._decode.predict(_decode_features(Load(decode_positions, decode_keys)))
-        left = self._aim(decode) - decode
+        left = AIM * self._bound(decode) - decode
         if not self._prompt.known:
             return FIRST
         position, keys, _ = self._prompt.values
