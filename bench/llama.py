@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from bench.model import Case
+from bench.model import COPIED_FROM, Case
 
 SDIST = "llama-cpp-python==0.3.36"  # a Python package that carries the tree of llama.cpp
 TARGETS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-server")
@@ -25,6 +26,15 @@ FLAGS = (
     *("-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF"),
     *("-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF"),
 )
+
+# GCC 12 is told of the first 8 bytes alone that ldtilecfg reads, and drops the stores of the rest: llama.cpp's path for
+# AMX dies of an illegal instruction.
+_TILE_CONFIG = """\
+#if defined(__AMX_TILE__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
+#include <immintrin.h>
+#define _tile_loadconfig(config) asm volatile("ldtilecfg %0" ::"m"(*(const char(*)[64])(config)))
+#endif
+"""
 
 
 def build(scratch: Path) -> Path:
@@ -39,7 +49,10 @@ def build(scratch: Path) -> Path:
         _run(tools / "python", "-m", "pip", "install", "--quiet", "scikit-build-core", "cmake", "ninja")
     tree = next(scratch.glob("llama_cpp_python-*/vendor/llama.cpp"), None) or _fetch(scratch, tools)
     path = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    _run(tools / "cmake", *FLAGS, "-S", tree, "-B", scratch / "build", **path)
+    header = scratch / "tile_config.h"
+    header.write_text(_TILE_CONFIG)
+    flags = (*FLAGS, f"-DCMAKE_CXX_FLAGS=-include {header}")
+    _run(tools / "cmake", *flags, "-S", tree, "-B", scratch / "build", **path)
     _run(tools / "cmake", "--build", scratch / "build", "--target", *TARGETS, **path)
     return programs
 
@@ -75,6 +88,26 @@ def version(programs: Path) -> str:
     return f"{SDIST}, {lines[0].strip()}" if lines else SDIST
 
 
+# the programs say it at a level of their log that drowns everything else; the library says it when asked
+_FEATURES = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.llama_print_system_info.restype = ctypes.c_char_p
+print(library.llama_print_system_info().decode())
+"""
+
+
+def features(programs: Path) -> str:
+    """The instructions and paths that this build uses here, such as "AVX2 AMX_INT8 REPACK"; "?" where it cannot say."""
+    command = [sys.executable, "-c", _FEATURES, str(programs / "libllama.so")]
+    return read_features(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+
+
+def read_features(output: str) -> str:
+    """Of llama.cpp's system info: `CPU : SSE3 = 1 | AVX2 = 1 | OPENMP = 1 | `."""
+    return " ".join(re.findall(r"(\w+) = 1\b", output)) or "?"
+
+
 def measure(programs: Path, model: Path, cases: list[Case], threads: int) -> dict[str, float]:
     """Tokens per second of one run of every case, by its name. Every program warms up by itself."""
     out = {}
@@ -94,9 +127,11 @@ def _single(programs: Path, model: Path, case: Case, threads: int) -> float:
 
 
 def _batched(programs: Path, model: Path, case: Case, threads: int) -> float:
-    """Its sequences always have a prompt before: the depth, and one token at least."""
+    """Its sequences always have a prompt before: the depth, and one token at least. A deep one is computed once, and
+    copied for the others."""
     assert case.kind == "tg"
-    sizes = ("-npp", max(1, case.depth), "-ntg", case.tokens, "-npl", case.batch)
+    shared = ("-pps",) if case.depth >= COPIED_FROM else ()
+    sizes = ("-npp", max(1, case.depth), "-ntg", case.tokens, "-npl", case.batch, *shared)
     room = case.batch * (case.tokens + max(1, case.depth))
     context = -(-room // 256) * 256 + 256 * case.batch
     options = ("-t", threads, "-tb", threads, "-c", context, "--output-format", "jsonl")

@@ -1,12 +1,13 @@
 """imp-server beside llama.cpp: the same GGUF, the same threads, the same minutes, taking turns.
 
-    python -m bench.peer [--llama DIR] [--model GGUF] [--formats Q4_1,Q4_0,Q8_0] [--what prefill,decode,batch,http]
-                         [--reps 5] [--threads 2] [--out FILE] [--write-docs] [--check] [--priority]
+    python -m bench.peer [--models Q4_0,Q4_1,Q8_0,gemma3] [--what prefill,decode,batch,long,deep,neighbour,http]
+                         [--reps 5] [--threads 2] [--llama DIR] [--out FILE] [--write-docs] [--check] [--priority]
 
-DIR holds llama.cpp's programs; without it they are built in a scratch folder (bench/llama.py). Each repetition runs
-every case on both, one after the other, each in a fresh process; the table shows medians of the repetitions and their
-ratio, which is the figure to trust on a machine that does other things too. --check fails below the targets;
---priority gives both sides real-time scheduling, for a machine that is never quiet (wants the right to do so).
+Models are those of bench/subjects.py, each with its cases and targets, or paths of GGUF files. DIR holds llama.cpp's
+programs; without it they are built in a scratch folder (bench/llama.py). Each repetition runs every case on both, one
+after the other, each in a fresh process; the table shows medians of the repetitions and their ratio, which is the figure
+to trust on a machine that does other things too. --check fails below the targets; --priority gives both sides real-time
+scheduling, for a machine that is never quiet (wants the right to do so).
 """
 
 from __future__ import annotations
@@ -16,42 +17,27 @@ import asyncio
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from importlib.metadata import version as installed
 from pathlib import Path
 
-from bench import client, llama
-from bench.measure import load_average, machine, ratio, table
+from bench import client, llama, subjects
+from bench.lines import DOCS, ROOT, Lines, section, with_section
+from bench.measure import load_average, machine
 from bench.model import Case
+from bench.neighbour import busy
+from bench.subjects import Subject
 from imp import __version__
-from tests import realmodel
 from tests.real.process import ServerProcess
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCS = ROOT / "docs" / "PERFORMANCE.md"
-BEGIN, END = "<!-- bench.peer begins -->", "<!-- bench.peer ends -->"
-
-WHAT: dict[str, tuple[str, ...]] = {
-    "prefill": ("pp128", "pp512"),
-    "decode": ("tg64",),
-    "batch": ("tg32x8@16",),
-    "long": ("pp2048", "tg32@2048"),
-}
+MARKS = ("<!-- bench.peer begins -->", "<!-- bench.peer ends -->")
 CONCURRENCY = (1, 4, 8, 16)
 PROMPT_WORDS, OUTPUT_TOKENS = 100, 64
-
-# How many times llama.cpp's rate ours must be, by format and line; another format of four bits counts as Q4_1
-TARGETS: dict[str, dict[str, float]] = {
-    "Q4_0": {"pp128": 1.5, "pp512": 1.5, "tg64": 1.6, "tg32x8@16": 2.0, "pp2048": 1.5, "tg32@2048": 2.0},
-    "Q4_1": {"pp128": 3.0, "pp512": 3.0, "tg64": 1.6, "tg32x8@16": 3.0, "pp2048": 1.5, "tg32@2048": 2.0},
-    "Q8_0": {"pp128": 1.5, "pp512": 1.5, "tg64": 1.5, "tg32x8@16": 1.8, "pp2048": 1.5, "tg32@2048": 2.0},
-}
-HTTP_TARGETS = {"http x8": 1.5, "http x16": 1.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,67 +49,49 @@ class Run:
     reps: int
     threads: int
 
-
-@dataclass(slots=True)
-class Line:
-    """One row of the result: the repetitions of both sides."""
-
-    name: str
-    unit: str
-    ours: list[float] = field(default_factory=list)
-    theirs: list[float] = field(default_factory=list)
-    target: float | None = None  # of `times`
-    lower_is_better: bool = False
-
-    @property
-    def times(self) -> float:
-        """How many times better than the peer we are, by the medians."""
-        ours, theirs = statistics.median(self.ours), statistics.median(self.theirs)
-        return ratio(theirs, ours) if self.lower_is_better else ratio(ours, theirs)
-
-    @property
-    def missed(self) -> bool:
-        return self.target is not None and self.times < self.target
-
-    def cells(self) -> list[str]:
-        target = "" if self.target is None else f">= {self.target:g}"
-        return [self.name, self.unit, shown(self.theirs), shown(self.ours), f"{self.times:.2f}", target]
+    def file(self, subject: Subject) -> Path:
+        source = subject.source()
+        if subject.format is None:
+            return source
+        return llama.quantized(self.programs, source, subject.format, self.scratch, self.threads)
 
 
-def shown(values: list[float]) -> str:
-    """The median, and the range where there is one: 151 (140-163)."""
-    digits = 0 if statistics.median(values) >= 100 else 1 if statistics.median(values) >= 10 else 2
-    low, middle, high = (f"{v:.{digits}f}" for v in (min(values), statistics.median(values), max(values)))
-    return middle if low == high else f"{middle} ({low}-{high})"
+def compare(lines: Lines, run: Run, subject: Subject, what: tuple[str, ...]) -> None:
+    """Everything of one model, into `lines`."""
+    file = run.file(subject)
+    if cases := subject.cases(what):
+        compare_cases(lines, run, subject, file, cases)
+    if subjects.BESIDE in what:
+        decode = subject.cases(("decode",))
+        compare_cases(lines, run, subject, file, decode, busy, " beside a busy process")
+    if subjects.HTTP in what:
+        compare_http(lines, run, subject.name, file)
 
 
-class Lines:
-    """Lines by name, in the order they were first met."""
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, Line] = {}
-
-    def line(self, name: str, unit: str, target: float | None = None, lower_is_better: bool = False) -> Line:
-        return self.by_name.setdefault(name, Line(name, unit, target=target, lower_is_better=lower_is_better))
-
-    def table(self) -> str:
-        header = ["what", "unit", "llama.cpp", "imp", "times", "target"]
-        return table(header, [line.cells() for line in self.by_name.values()])
-
-
-def compare_cases(lines: Lines, run: Run, name: str, model: Path, cases: list[Case]) -> None:
+def compare_cases(
+    lines: Lines,
+    run: Run,
+    subject: Subject,
+    file: Path,
+    cases: list[Case],
+    beside: Callable[[], AbstractContextManager[object]] = nullcontext,
+    suffix: str = "",
+) -> None:
+    """beside: what goes on as long as a side is measured; suffix: how the lines' names say so. No targets then."""
     for rep in range(run.reps):
-        say(f"{name}: repetition {rep + 1} of {run.reps}")
+        say(f"{subject.name}{suffix}: repetition {rep + 1} of {run.reps}")
         sides: list[Callable[[], dict[str, float]]] = [
-            lambda: llama.measure(run.programs, model, cases, run.threads),
-            lambda: our_rates(model, cases, run.threads),
+            lambda: llama.measure(run.programs, file, cases, run.threads),
+            lambda: our_rates(file, cases, run.threads),
         ]
-        results = [None, None]
+        results: list[dict[str, float]] = [{}, {}]
         for side in (0, 1) if rep % 2 == 0 else (1, 0):  # neither is always first
-            results[side] = sides[side]()
+            with beside():
+                results[side] = sides[side]()
         theirs, ours = results
         for case in map(str, cases):
-            line = lines.line(f"{name} {case}", "tokens/s", TARGETS.get(name, TARGETS["Q4_1"]).get(case))
+            target = None if suffix else subject.targets.get(case)
+            line = lines.line(f"{subject.name} {case}{suffix}", "tokens/s", target)
             line.theirs.append(theirs[case])
             line.ours.append(ours[case])
 
@@ -169,11 +137,11 @@ def _http_side(lines: Lines, side: str, name: str, url: str, pid: int, ready_s: 
         seed = 1000 * rep + concurrency
         got = asyncio.run(client.streams(url, concurrency, requests, PROMPT_WORDS, OUTPUT_TOKENS, seed))
         at = f"http x{concurrency}"
-        note(at, "tokens/s", got.tokens_per_s, HTTP_TARGETS.get(at), lower=False)
-        note(f"{at} TTFT p50", "ms", got.ttft_p50_s * 1e3, 1.0)
-        note(f"{at} TTFT p99", "ms", got.ttft_p99_s * 1e3)
+        note(at, "tokens/s", got.tokens_per_s, subjects.HTTP_TARGETS.get(at), lower=False)
+        note(f"{at} TTFT p50", "ms", got.ttft_p50_s * 1e3, subjects.LATENCY_TARGET)
+        note(f"{at} TTFT p99", "ms", got.ttft_p99_s * 1e3, subjects.LATENCY_TARGET)
         note(f"{at} ITL p50", "ms", got.itl_p50_s * 1e3)
-        note(f"{at} ITL p99", "ms", got.itl_p99_s * 1e3)
+        note(f"{at} ITL p99", "ms", got.itl_p99_s * 1e3, subjects.LATENCY_TARGET)
     note("RSS", "MiB", rss_bytes(pid) / 2**20)
 
 
@@ -183,51 +151,29 @@ def rss_bytes(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
 
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
-def conditions(run: Run, model: Path) -> dict[str, str]:
+def conditions(run: Run, files: list[Path]) -> dict[str, str]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "machine": machine(),
-        "model": model.name,
+        "models": ", ".join(file.name for file in files),
         "threads": str(run.threads),
         "repetitions": str(run.reps),
         "load average": f"{load_average():.1f}",
         "imp": f"{__version__}, Python {platform.python_version()}, numba {installed('numba')}",
-        "llama.cpp": llama.version(run.programs),
+        "llama.cpp": f"{llama.version(run.programs)}, built with {llama.features(run.programs)}",
     }
-
-
-def section(about: dict[str, str], lines: Lines) -> str:
-    """The generated part of docs/PERFORMANCE.md."""
-    facts = "\n".join(f"- {name}: {value}" for name, value in about.items())
-    return f"{facts}\n\n{lines.table()}\n\nMedian of the repetitions (range in brackets).\n"
-
-
-def with_section(page: str, text: str, begins: str = BEGIN, ends: str = END) -> str:
-    """The page with what is between the two markers replaced."""
-    before, begin, rest = page.partition(begins)
-    _, end, after = rest.partition(ends)
-    if not begin or not end:
-        raise ValueError(f"the page lacks {begins} or {ends}")
-    return f"{before}{begin}\n{text}{end}{after}"
-
-
-def source_format(model: Path) -> str:
-    """As the file's name has it: SmolLM2-135M-Instruct.Q4_1.gguf -> Q4_1."""
-    known = [name for name in ("Q4_0", "Q4_1", "Q8_0", "Q4_K_M") if name in model.stem.upper()]
-    return known[0] if known else "Q4_1"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.peer", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--llama", type=Path, help="folder of llama.cpp's programs; default: build them")
     parser.add_argument("--scratch", type=Path, default=Path.home() / ".cache" / "imp" / "bench", help="build there")
-    parser.add_argument("--model", type=Path, help="default: the server's default model")
-    parser.add_argument("--formats", help="comma-separated; others than the model's own are made by llama-quantize")
-    parser.add_argument("--what", default="prefill,decode,batch,http", help=f"of {', '.join(WHAT)}, http")
+    parser.add_argument("--models", default=",".join(subjects.SUBJECTS), help="of bench/subjects.py, or GGUF files")
+    parser.add_argument("--what", help=f"of {', '.join(subjects.WHAT)}; default: what bench/subjects.py has for each")
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("bench-peer.json"), help="figures as JSON")
@@ -235,33 +181,26 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit code 1 where a target is missed")
     parser.add_argument("--priority", action="store_true", help="real-time scheduling for both sides")
     chosen = parser.parse_args()
-    wanted = chosen.what.split(",")
-    if unknown := set(wanted) - {*WHAT, "http"}:
+    what = tuple(chosen.what.split(",")) if chosen.what else None
+    if unknown := set(what or ()) - set(subjects.WHAT):
         parser.error(f"--what: unknown {', '.join(sorted(unknown))}")
+    wanted = [subjects.find(name) for name in chosen.models.split(",")]
     chosen.scratch.mkdir(parents=True, exist_ok=True)
     run = Run(chosen.llama or llama.build(chosen.scratch), chosen.scratch, chosen.reps, chosen.threads)
     if chosen.priority:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # what is started from here inherits it
-    model = chosen.model or realmodel.smollm2()
-    lines = Lines()
-    own = source_format(model)
-    cases = [Case.parse(case) for what in wanted if what in WHAT for case in WHAT[what]]
-    for name in (chosen.formats or own).split(","):
-        file = model if name == own else llama.quantized(run.programs, model, name, run.scratch, run.threads)
-        if cases:
-            compare_cases(lines, run, name, file, cases)
-        if "http" in wanted:
-            compare_http(lines, run, name, file)
-    about = conditions(run, model)
-    chosen.out.write_text(json.dumps({"about": about, "lines": [asdict(x) for x in lines.by_name.values()]}, indent=1))
+    lines = Lines("llama.cpp")
+    for subject in wanted:
+        compare(lines, run, subject, what or subject.what)
+    about = conditions(run, [run.file(subject) for subject in wanted])
+    chosen.out.write_text(json.dumps({"about": about, "lines": lines.values()}, indent=1))
     text = section(about, lines)
     print(text)
     if chosen.write_docs:
-        DOCS.write_text(with_section(DOCS.read_text(), text))
-    missed = [line for line in lines.by_name.values() if line.missed]
-    for line in missed:
+        DOCS.write_text(with_section(DOCS.read_text(), text, *MARKS))
+    for line in lines.missed():
         say(f"below the target: {line.name} is {line.times:.2f} times llama.cpp, wanted {line.target:g}")
-    return 1 if chosen.check and missed else 0
+    return 1 if chosen.check and lines.missed() else 0
 
 
 if __name__ == "__main__":

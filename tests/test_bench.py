@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import llama, measure, peer, soak
+from bench import lines, llama, measure, peer, soak, subjects
 from bench.client import Answer, Dechunker, figures
 from bench.measure import Timing, percentile, table
 from bench.model import Case
@@ -63,32 +63,69 @@ def test_a_table_lines_up():
 
 
 def test_the_ratio_is_of_medians_and_says_how_many_times_better():
-    rate = peer.Line("x", "tokens/s", ours=[300.0, 100.0, 200.0], theirs=[50.0, 100.0, 900.0], target=2.0)
+    rate = lines.Line("x", "tokens/s", ours=[300.0, 100.0, 200.0], theirs=[50.0, 100.0, 900.0], target=2.0)
     assert rate.times == 2.0 and not rate.missed
     rate.theirs.append(2000.0)  # their median is now (100 + 900) / 2
     assert rate.times == 0.4 and rate.missed
-    time_to_first = peer.Line("y", "ms", ours=[50.0], theirs=[200.0], target=1.0, lower_is_better=True)
+    time_to_first = lines.Line("y", "ms", ours=[50.0], theirs=[200.0], target=1.0, lower_is_better=True)
     assert time_to_first.times == 4.0 and not time_to_first.missed
     assert measure.ratio(1.0, 0.0) == 0.0
 
 
-def test_every_target_is_a_case_that_is_run():
-    cases = {case for group in peer.WHAT.values() for case in group}
-    assert all(set(targets) == cases for targets in peer.TARGETS.values())
-    assert set(peer.HTTP_TARGETS) <= {f"http x{n}" for n in peer.CONCURRENCY}
+@pytest.mark.parametrize("subject", subjects.SUBJECTS.values(), ids=list(subjects.SUBJECTS))
+def test_every_target_is_a_case_that_is_run(subject):
+    assert set(subject.what) <= set(subjects.WHAT)
+    assert set(subject.targets) <= {str(case) for case in subject.cases(subject.what)}
+    assert set(subjects.HTTP_TARGETS) <= {f"http x{n}" for n in peer.CONCURRENCY}
+
+
+def test_every_case_is_written_as_its_name():
+    for name in (case for group in subjects.CASES.values() for case in group):
+        assert str(Case.parse(name)) == name
+
+
+def test_a_subject_is_found_by_name_or_by_path(tmp_path):
+    assert subjects.find("gemma3").name == "gemma3"
+    (tmp_path / "my.gguf").touch()
+    mine = subjects.find(str(tmp_path / "my.gguf"))
+    assert mine.name == "my" and mine.source() == tmp_path / "my.gguf" and not mine.targets
+    with pytest.raises(ValueError, match="neither a file nor one of Q4_0"):
+        subjects.find("Q3_0")
+
+
+def test_what_missed_its_target_is_told():
+    found = lines.Lines("them")
+    fast = found.line("fast", "tokens/s", 2.0)
+    fast.ours, fast.theirs = [30.0], [10.0]
+    slow = found.line("slow", "ms", 1.0, lower_is_better=True)
+    slow.ours, slow.theirs = [30.0], [10.0]
+    assert found.missed() == [slow]
+    assert [(v["name"], v["times"], v["missed"]) for v in found.values()] == [
+        ("fast", 3.0, False),
+        ("slow", pytest.approx(1 / 3), True),
+    ]
+    assert "| them |" in found.table()
 
 
 def test_medians_are_shown_with_their_range():
-    assert peer.shown([151.2, 163.0, 139.7]) == "151 (140-163)"
-    assert peer.shown([0.5]) == "0.50"
+    assert lines.shown([151.2, 163.0, 139.7]) == "151 (140-163)"
+    assert lines.shown([0.5]) == "0.50"
 
 
 def test_only_the_marked_part_of_the_page_changes():
-    page = f"before\n{peer.BEGIN}\nold\n{peer.END}\nafter\n"
-    assert peer.with_section(page, "new\n") == f"before\n{peer.BEGIN}\nnew\n{peer.END}\nafter\n"
+    marks = ("<begin>", "<end>")
+    page = "before\n<begin>\nold\n<end>\nafter\n"
+    assert lines.with_section(page, "new\n", *marks) == "before\n<begin>\nnew\n<end>\nafter\n"
     with pytest.raises(ValueError, match="lacks"):
-        peer.with_section("no markers", "new")
-    assert peer.with_section(peer.DOCS.read_text(), "x\n").count(peer.BEGIN) == 1
+        lines.with_section("no markers", "new", *marks)
+    assert lines.with_section(lines.DOCS.read_text(), "x\n", *peer.MARKS).count(peer.MARKS[0]) == 1
+
+
+def test_what_llama_cpp_was_built_with_is_read_of_its_own_report():
+    assert llama.read_features("CPU : SSE3 = 1 | AVX512 = 1 | SVE = 0 | AMX_INT8 = 1 | REPACK = 1 | \n") == (
+        "SSE3 AVX512 AMX_INT8 REPACK"
+    )
+    assert llama.read_features("") == "?"
 
 
 def test_llama_bench_is_read_by_its_sizes():
