@@ -10,7 +10,10 @@ from typing import Any
 
 from ..model.ops import StepLimits
 from ..model.sparse import Sparse
-from .attention import CHUNK, ITEM, LINE, NARROW, clear, direct_scores_of, gather_of, helper, map_of, scatter
+from .attention_chunks import clear, helper
+from .attention_floats import map_of
+from .attention_micro import LINE, NARROW, direct_scores_of, gather_of, scatter
+from .attention_plan import CHUNK, ITEM
 from .kept import BLOCK, Kept
 from .kv import KEPT
 from .program import (

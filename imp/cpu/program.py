@@ -33,7 +33,7 @@ import numpy as np
 from ..model.buffers import ALIGNMENT, Buffer, place
 from ..model.inputs import StepInputs
 
-# Words of the step header: StepInputs, and what attention.py derives from it each step.
+# Words of the step header: StepInputs, and what attention_plan.py derives from it each step.
 STEP_TOKENS = 0  # T, positions in the step
 STEP_ROWS = 1  # B, sequences
 STEP_WANTED = 2  # R, positions that want logits
@@ -45,7 +45,7 @@ STEP_CONTEXTS = 7  # int32* [B]
 STEP_TABLE_STARTS = 8  # int32* [B + 1]
 STEP_TABLE = 9  # int32* block table
 STEP_WANTED_IDS = 10  # int32* [R]
-STEP_DECODE_WORK, STEP_DECODE_COUNT = 11, 12  # int32* and length; 11 to 17 are attention.py's
+STEP_DECODE_WORK, STEP_DECODE_COUNT = 11, 12  # int32* and length; 11 to 17 are attention_plan.py's
 STEP_PREFILL_WORK, STEP_PREFILL_COUNT = 13, 14
 STEP_PARTIALS = 15
 STEP_MERGE_WORK, STEP_MERGE_COUNT = 16, 17
@@ -55,7 +55,7 @@ STEP_ADAPTED = 20  # S, spans of positions with one adapter
 STEP_ADAPTED_SPANS = 21  # int32* [S][3]
 STEP_ADAPTERS, STEP_ADAPTER_BYTES = 22, 23  # adapters.py's table, and bytes of a slot in it
 STEP_OUTPUTS = 24  # int32* [B]; 0: not said
-STEP_SPARSE_COUNT, STEP_SCORE_COUNT = 25, 26  # attention.py's: positions that choose, and chunks that are scored
+STEP_SPARSE_COUNT, STEP_SCORE_COUNT = 25, 26  # attention_plan.py's: positions that choose, and chunks that are scored
 STEP_WORDS = 32
 
 SCRATCH_BYTES = 1 << 20
