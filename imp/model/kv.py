@@ -25,6 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..weights.quant import small_floats
+
 Encoded = tuple[np.ndarray, np.ndarray]  # codes u8 [..., d], scales u8 [..., bytes]
 
 
@@ -138,10 +140,7 @@ class Small:
 
     def values(self, codes: np.ndarray) -> np.ndarray:
         """float32 of codes."""
-        size = (codes & ((1 << (self.exponent + self.mantissa)) - 1)).astype(np.int32)
-        power, fraction = size >> self.mantissa, (size & ((1 << self.mantissa) - 1)) / 2.0**self.mantissa
-        found = np.where(power == 0, np.ldexp(fraction, 1 - self.bias), np.ldexp(1 + fraction, power - self.bias))
-        return np.where(codes >> (self.exponent + self.mantissa), -found, found).astype(np.float32)
+        return small_floats(self.exponent, self.mantissa)[codes]
 
 
 E4M3 = Small(4, 3, 448.0)

@@ -16,9 +16,10 @@ of 32 columns, and integers q; or floats w.
 What repacking costs. Exact: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, F16, BF16, F32. Q4_K, Q5_K and Q6_K keep their integers; the
 products of their two scales are rounded to float16, which moves a weight by at most 2^-11 of the scaled integer and of
 the minimum (15 steps: 0.7 % of a step, Q4_K; 31 or 32 steps: 1.6 %, Q5_K and Q6_K; as much again for a minimum of that
-many steps); `read_q4_k_nested` leaves Q4_K as it is. The others (Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4) are requantised to
-8 bits with one scale for 16 columns: at most 1/254 of the largest weight of the 16, where they have steps of 1/8 of it
-or more, that is 3 % of a step. All formats lost half a step when they were made.
+many steps); `read_q4_k_nested` leaves Q4_K as it is. The others (Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, FP8) are
+requantised to 8 bits with one scale for 16 columns: at most 1/254 of the largest weight of the 16, where they have
+steps of 1/8 of it or more, that is 3 % of a step (1/16, FP8: 6 %); `small.py` leaves the last three as they are. All
+formats lost half a step when they were made.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def _read_q6_k(weight: Weight, rows: slice) -> Fields:
 
 
 def _requantised(weight: Weight, rows: slice) -> Fields:
-    values = weight.format.dequantize(weight.data[rows])
+    values = weight.values(rows)
     count = len(values)
     values = values.reshape(count, -1, BLOCK // 2)  # [rows, half blocks, 16]
     exact = np.abs(values).max(axis=-1) / 127

@@ -50,7 +50,7 @@ class GgufCheckpoint:
         self.chat_templates = named_templates(keys)
         self.size_bytes = sum(entry.size for entry in tensors.values())
         self.parameters = sum(entry.elements for entry in tensors.values())
-        self.quantization = main_type(tensors.values())
+        self.quantization = main_type((entry.type.name, entry.size) for entry in tensors.values())
         self._file = first.file
         self._architecture = architecture(name)
         self._vocabulary = GgufVocabulary(

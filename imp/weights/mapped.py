@@ -98,9 +98,9 @@ def refuse_overlaps(entries: Iterable[TensorEntry]) -> None:
         previous = entry
 
 
-def main_type(entries: Iterable[TensorEntry]) -> str:
-    """The name of the type that holds most bytes; "F32" where there are no tensors."""
+def main_type(sizes: Iterable[tuple[str, int]]) -> str:
+    """Of (type, bytes) of tensors, the name of the type that holds most bytes; "F32" where there are none."""
     held: Counter[str] = Counter()
-    for entry in entries:
-        held[entry.type.name] += entry.size
+    for name, size in sizes:
+        held[name] += size
     return held.most_common(1)[0][0] if held else "F32"

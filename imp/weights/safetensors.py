@@ -16,6 +16,7 @@ from safetensors import safe_open
 
 from .mapped import MappedFile, TensorEntry, main_type, map_file, tensor_size
 from .quant import TensorType
+from .scaled import assembled
 from .weight import InvalidModel, TokenizerFiles, UnsupportedModel, Weight
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -43,16 +44,17 @@ class SafetensorsCheckpoint:
     def __init__(self, path: Path) -> None:
         """Raises InvalidModel and UnsupportedModel. Reads headers only; weights are read when used."""
         self.path = path
-        self._tensors = read_all(path)
-        self.files = (path / "config.json", *sorted({entry.file.path for entry in self._tensors.values()}))
+        stored = read_all(path)
+        self.files = (path / "config.json", *sorted({entry.file.path for entry in stored.values()}))
         self.config = read_json(path / "config.json", required=True)
+        self._tensors = assembled(stored, self.config)
         self.generation = read_json(path / "generation_config.json")
         self.pooling = pooling_of(read_json(path / "1_Pooling" / "config.json"))
         self._tokenizer = read_tokenizer(path)
         self.chat_template, self.chat_templates = read_templates(path, self._tokenizer.config)
         self.size_bytes = sum(entry.size for entry in self._tensors.values())
         self.parameters = sum(entry.elements for entry in self._tensors.values())
-        self.quantization = main_type(self._tensors.values())
+        self.quantization = main_type((entry.type.name, entry.size) for entry in self._tensors.values())
         self._closed = False
 
     def names(self) -> Iterable[str]:
@@ -62,12 +64,15 @@ class SafetensorsCheckpoint:
         return name in self._tensors
 
     def weight(self, name: str) -> Weight:
-        """Raises InvalidModel where there is no such tensor, UnsupportedModel where its type has no dequantiser."""
+        """Raises InvalidModel where there is no such tensor, UnsupportedModel where it cannot be dequantised."""
         assert not self._closed
         entry = self._tensors.get(name)
-        if entry is None:
-            raise InvalidModel(f"{self.path.name}: the model has no tensor {name!r}")
-        return entry.weight(name)
+        if entry is not None:
+            return entry.weight(name)
+        if isinstance(quantised := self.config.get("quantization_config"), dict):
+            how = quantised.get("format") or quantised.get("quant_method")
+            raise UnsupportedModel(f"{self.path.name}: {name!r} is quantised in a way that is not supported ({how})")
+        raise InvalidModel(f"{self.path.name}: the model has no tensor {name!r}")
 
     def tokenizer(self) -> TokenizerFiles:
         return self._tokenizer

@@ -26,18 +26,49 @@ class ContextTooLong(UnsupportedModel):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Scales:
+    """What the numbers of a matrix are multiplied by, where that lies in tensors of its own.
+
+    data: uint8 [rows of scales, bytes per row], read-only, numbers of `format`: each is for `of_rows` rows and
+    `of_columns` columns. whole: for all of the matrix.
+    """
+
+    data: np.ndarray
+    format: QuantFormat
+    of_rows: int
+    of_columns: int
+    whole: float = 1.0
+
+    def values(self, rows: range) -> np.ndarray:
+        """float32 [rows, scales of a row] of neighbouring rows."""
+        first = rows.start // self.of_rows
+        few = self.format.dequantize(self.data[first : -(-rows.stop // self.of_rows)]) * np.float32(self.whole)
+        return few[np.arange(rows.start, rows.stop) // self.of_rows - first]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Weight:
     """A tensor as it lies in the file, with the format of its bytes.
 
     data: uint8 [rows, bytes per row], read-only; a view of the file's mapping unless rows had to be reordered. Rows
     are the product of all dimensions but the last; vectors and scalars have one row.
     shape: logical, row-major: (out, in) for matrices, (n,) for vectors.
+    scales: what numbers of the format are multiplied by; None: nothing.
     """
 
     name: str
     data: np.ndarray
     format: QuantFormat
     shape: tuple[int, ...]
+    scales: Scales | None = None
+
+    def values(self, rows: slice) -> np.ndarray:
+        """Some rows dequantised: float32 [rows, columns]."""
+        numbers = self.format.dequantize(self.data[rows])
+        if self.scales is None:
+            return numbers
+        scales = self.scales.values(range(*rows.indices(len(self.data))))
+        return numbers * np.repeat(scales, self.scales.of_columns, axis=1)[:, : numbers.shape[1]]
 
     def float32(self) -> np.ndarray:
         """Dequantised copy: float32 of shape `shape`."""
@@ -46,7 +77,7 @@ class Weight:
         out = np.empty((rows, columns), dtype=np.float32)
         step = max(1, CHUNK // max(1, columns))
         for start in range(0, rows, step):
-            out[start : start + step] = self.format.dequantize(self.data[start : start + step])
+            out[start : start + step] = self.values(slice(start, start + step))
         return out.reshape(self.shape)
 
 

@@ -11,8 +11,19 @@ from .k_quants import Q2_K, Q3_K, Q4_K, Q5_K, Q6_K
 from .legacy import Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
 from .mxfp4 import MXFP4
 from .plain import BF16, F16, F32
+from .small_floats import F4_E2M1, F8_E4M3, F8_E8M0, small_floats
 
-__all__ = ["FORMATS", "GGML_FORMATS", "GGML_TYPES", "QuantFormat", "TensorType"]
+__all__ = [
+    "F4_E2M1",
+    "F8_E4M3",
+    "F8_E8M0",
+    "FORMATS",
+    "GGML_FORMATS",
+    "GGML_TYPES",
+    "QuantFormat",
+    "TensorType",
+    "small_floats",
+]
 
 # GGML type number -> format (enum ggml_type of ggml.h)
 GGML_FORMATS: dict[int, QuantFormat] = {
