@@ -71,7 +71,7 @@ def machine() -> str:
     lines = info.read_text().splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    known = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx_vnni") if flag in flags]
+    known = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8") if flag in flags]
     cores = len(os.sched_getaffinity(0))
     return f"{names[0] if names else platform.machine()}, {cores} cores, {' '.join(known) or 'no AVX2'}"
 

@@ -19,7 +19,7 @@ KERNEL_SIGNATURE = types.void(_INT64, _INT64, _INT64, _INT64)
 
 
 class CompiledKernels(MachineCode):
-    """Machine code for `features`: one of emit.variants()."""
+    """Machine code for `features`: one of variants.variants()."""
 
     def __init__(self, folder: Path, features: str) -> None:
         sources = Path(__file__).parent.glob("*.py")

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.core.typing.templates import signature as typing_signature
 from numba.extending import lower_builtin, models, register_model
+
+from .variants import KINDS, detect
 
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
@@ -42,25 +43,37 @@ class _VectorModel(models.PrimitiveModel):
 
 register_model(Vector)(_VectorModel)
 
-f32x8 = Vector("f32x8", F32, 8)
-i32x8 = Vector("i32x8", I32, 8)
-i16x16 = Vector("i16x16", I16, 16)
-i8x32 = Vector("i8x32", I8, 32)
-mask8 = Vector("mask8", I1, 8)
+f32x8, f32x16 = Vector("f32x8", F32, 8), Vector("f32x16", F32, 16)
+i32x8, i32x16 = Vector("i32x8", I32, 8), Vector("i32x16", I32, 16)
+i16x16, i16x32 = Vector("i16x16", I16, 16), Vector("i16x32", I16, 32)
+i8x32, i8x64 = Vector("i8x32", I8, 32), Vector("i8x64", I8, 64)
+mask8, mask16 = Vector("mask8", I1, 8), Vector("mask16", I1, 16)
 
 
-def variants() -> tuple[str, ...]:
-    """The kinds of code this machine runs, the fastest first: "vnni" (as the next, and byte dot products that add up:
-    VNNI on 256 bits), "avx2" (with FMA and F16C), "portable"."""
-    found = llvm.get_host_cpu_features()
-    avx2 = all(found.get(name) for name in ("avx2", "fma", "f16c"))
-    vnni = avx2 and (found.get("avxvnni") or all(found.get(name) for name in ("avx512vnni", "avx512vl")))
-    return (*(["vnni"] if vnni else []), *(["avx2"] if avx2 else []), "portable")
+class Family:
+    """What an argument may be: a vector of 256 bits or of 512. All such arguments of a call have the same length."""
+
+    def __init__(self, *members: Vector) -> None:
+        self.members = members
 
 
-def detect() -> str:
-    """The fastest of them."""
-    return variants()[0]
+floats, ints = Family(f32x8, f32x16), Family(i32x8, i32x16)
+shorts, octets = Family(i16x16, i16x32), Family(i8x32, i8x64)
+
+
+def same(first: Vector, *_others: Any) -> Vector:
+    """The type of a result that is of its first argument's."""
+    return first
+
+
+def alike(family: Family) -> Callable[..., Vector]:
+    """The type of a result that is this family's member as long as the first argument, in bits."""
+    return lambda first, *_others: next(m for m in family.members if vector_bits(m) == vector_bits(first))
+
+
+def vector_bits(kind: Vector) -> int:
+    width = 32 if kind.lane == F32 else kind.lane.width
+    return width * kind.count
 
 
 class Emission:
@@ -68,6 +81,11 @@ class Emission:
 
     builder: Any = None
     features: str = detect()
+
+
+def runs(kind: str) -> bool:
+    """Whether the code being made may use the instructions of this kind (variants.py)."""
+    return KINDS.index(Emission.features) <= KINDS.index(kind)
 
 
 @contextmanager
@@ -260,7 +278,10 @@ class Micro:
     def _typed(self, found: tuple[Any, ...]) -> Any:
         if len(found) != len(self.given):
             return None
-        kinds = [types.unliteral(f) if g is Any else g for f, g in zip(found, self.given, strict=True)]
+        kinds = [_found_kind(f, g) for f, g in zip(found, self.given, strict=True)]
+        lengths = {vector_bits(k) for k, g in zip(kinds, self.given, strict=True) if isinstance(g, Family) and k}
+        if None in kinds or len(lengths) > 1:
+            return None
         fixed = self.returns is None or isinstance(self.returns, types.Type)
         return typing_signature(self.returns if fixed else self.returns(*kinds), *kinds)
 
@@ -270,11 +291,22 @@ class Micro:
             return context.get_dummy_value() if result is None else result.ir
 
     def __call__(self, *args: Any) -> Any:
+        pairs = list(zip(args, self.given, strict=True))
+        vector = next((given.type for given, kind in pairs if isinstance(kind, Family) and isinstance(given, V)), None)
         lifted = (
-            given if isinstance(given, V) or kind is Any else constant(given, _ir_type(kind))
-            for given, kind in zip(args, self.given, strict=True)
+            given
+            if isinstance(given, V) or kind is Any
+            else constant(given, vector if isinstance(kind, Family) else _ir_type(kind))
+            for given, kind in pairs
         )
         return self.body(*lifted)
+
+
+def _found_kind(found: Any, given: Any) -> Any:
+    """The type an argument has in a call; None where it may not be that."""
+    if isinstance(given, Family):
+        return found if found in given.members else None
+    return types.unliteral(found) if given is Any else given
 
 
 def template(operation: Any, typed: Callable[[tuple[Any, ...]], Any]) -> Any:
@@ -294,8 +326,8 @@ def _ir_type(kind: Any) -> Any:
 
 
 def micro(*given: Any, returns: Any = void) -> Callable[[Callable[..., V | None]], Micro]:
-    """Declare a micro-kernel: the Numba type of each argument (Any: as given) and of the result (or a function of the
-    argument types). Jitted callers' numbers are cast to these types."""
+    """Declare a micro-kernel: the Numba type of each argument (Any: as given; a Family: one of its vectors) and of the
+    result (or a function of the argument types). Jitted callers' numbers are cast to these types."""
     return lambda body: Micro(body, given, returns)
 
 

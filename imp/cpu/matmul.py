@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from numba import njit
 
-from .emit import Emission
+from .emit import runs
 from .pack import BLOCK, LAYOUTS, Layout
 from .program import Kernel, count, kernel
 from .simd import (
@@ -87,7 +87,7 @@ def _quad_sums(halves: Sequence[Sequence[V]], x: V, tokens: int) -> list[list[V]
 
 def _nibble_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
     """Four products of at most 15 * 127 twice fit in 16 bits, so one widening serves half a block."""
-    if Emission.features == "vnni":
+    if runs("vnni"):
         low, high = zip(*[nibbles(load_i8x32(weights + v * 32)) for v in range(4)], strict=True)
         return _quad_sums([low, high], x, tokens)
     pairs: list[list[V | None]] = [[None, None] for _ in range(tokens)]
@@ -102,7 +102,7 @@ def _nibble_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
 
 def _small_byte_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
     """Integers of 0 to 31: four products of at most 31 * 127 twice fit in 16 bits."""
-    if Emission.features == "vnni":
+    if runs("vnni"):
         return _quad_sums([[load_i8x32(weights + (first + i) * 32) for i in range(4)] for first in (0, 4)], x, tokens)
     sums: list[list[V]] = [[] for _ in range(tokens)]
     for first in (0, 4):

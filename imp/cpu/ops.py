@@ -323,7 +323,7 @@ class CpuBackend:
         sparse: Sparse = ALL,
     ) -> None:
         """threads: in all, the caller's included; None: one for each core this process may use. Compiled kernels are
-        kept under cache_dir. features: one of emit.variants(); None: the fastest. progress: told of kernels as
+        kept under cache_dir. features: one of variants.variants(); None: the fastest. progress: told of kernels as
         they become ready (ready, wanted). kv_dtype: a name of model.kv.FORMATS, or auto."""
         self.thread_count = threads or _cores()
         self.features = features or detect()

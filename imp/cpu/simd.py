@@ -5,9 +5,10 @@ There are two ways to use it, with the same names:
   * in a micro-kernel (emit.py), on the values of the machine code being built.
 
 Addresses are int64. Loads and stores need no alignment. Float operations are never reassociated or contracted, so a
-result depends on the order written here and on nothing else. A vector has 8 float lanes whatever the machine: LLVM
-splits it where registers are shorter. AVX2 has instructions no generic IR reaches reliably (pmaddubsw, psignb); with
-features "portable" the same operations are written out in generic IR. The words of emit.py are reachable from here.
+result depends on the order written here and on nothing else. A vector has 8 or 16 float lanes whatever the machine:
+LLVM splits it where registers are shorter. Words that take vectors take either length. Some instructions no generic IR
+reaches reliably (pmaddubsw, psignb, vpdpbusd); where they are missing the same operations are written out. The words of
+emit.py are reachable from here.
 """
 
 import operator
@@ -31,27 +32,39 @@ from .emit import (  # noqa: F401 (see above)
     I32,
     I64,
     VOID,
+    Family,
     Micro,
     V,
     Var,
     Vector,
+    alike,
     bits,
     call,
     compiling_for,
     constant,
-    detect,
     f32x8,
+    f32x16,
     float32,
+    floats,
     i8x32,
+    i8x64,
     i16x16,
+    i16x32,
     i32x8,
+    i32x16,
     int32,
     int64,
     integer,
+    ints,
     lanes_of,
     loop,
     mask8,
+    mask16,
     micro,
+    octets,
+    runs,
+    same,
+    shorts,
     shuffle,
     template,
     void,
@@ -60,6 +73,7 @@ from .emit import (  # noqa: F401 (see above)
     zeros,
 )
 from .emit import Emission as _Emission
+from .variants import detect  # noqa: F401 (see above)
 
 # Memory
 
@@ -170,23 +184,55 @@ def load_i8x32(address: V) -> V:
     return load(address, i8x32.ir)
 
 
+@micro(int64, returns=f32x16)
+def load_f32x16(address: V) -> V:
+    return load(address, f32x16.ir)
+
+
+@micro(int64, returns=i32x16)
+def load_i32x16(address: V) -> V:
+    return load(address, i32x16.ir)
+
+
+@micro(int64, returns=i8x64)
+def load_i8x64(address: V) -> V:
+    return load(address, i8x64.ir)
+
+
 @micro(int64, returns=f32x8)
 def load_f16x8(address: V) -> V:
     """8 halves as floats."""
     return from_half(load(address, ir.VectorType(I16, 8)))
 
 
+@micro(int64, returns=f32x16)
+def load_f16x16(address: V) -> V:
+    """16 halves as floats."""
+    return from_half(load(address, ir.VectorType(I16, 16)))
+
+
 @micro(int64, returns=f32x8)
 def load_bf16x8(address: V) -> V:
     """8 bfloat16 as floats."""
-    wide = V(_Emission.builder.zext(load(address, ir.VectorType(I16, 8)).ir, i32x8.ir))
-    return bits(wide << 16, f32x8.ir)
+    return from_bf16(load(address, ir.VectorType(I16, 8)))
+
+
+@micro(int64, returns=f32x16)
+def load_bf16x16(address: V) -> V:
+    """16 bfloat16 as floats."""
+    return from_bf16(load(address, ir.VectorType(I16, 16)))
 
 
 @micro(int64, returns=i32x8)
 def load_i8x8(address: V) -> V:
     """8 signed bytes as int32."""
     return V(_Emission.builder.sext(load(address, ir.VectorType(I8, 8)).ir, i32x8.ir))
+
+
+@micro(int64, returns=i32x16)
+def load_i8x16(address: V) -> V:
+    """16 signed bytes as int32."""
+    return V(_Emission.builder.sext(load(address, ir.VectorType(I8, 16)).ir, i32x16.ir))
 
 
 @micro(int64, f32x8)
@@ -204,14 +250,32 @@ def store_bf16x8(address: V, value: V) -> None:
 @micro(int64, i32x8)
 def store_i8x8(address: V, value: V) -> None:
     """The low byte of each lane."""
-    store(address, V(_Emission.builder.trunc(value.ir, ir.VectorType(I8, 8))))
+    store(address, V(_Emission.builder.trunc(value.ir, lanes_of(value, I8))))
+
+
+@micro(int64, f32x16)
+def store_f16x16(address: V, value: V) -> None:
+    """16 floats as halves, to nearest even."""
+    store(address, to_half(value))
+
+
+@micro(int64, f32x16)
+def store_bf16x16(address: V, value: V) -> None:
+    """16 floats as bfloat16, to nearest even."""
+    store(address, to_bf16(value))
+
+
+@micro(int64, i32x16)
+def store_i8x16(address: V, value: V) -> None:
+    """The low byte of each lane."""
+    store(address, V(_Emission.builder.trunc(value.ir, lanes_of(value, I8))))
 
 
 def from_half(h: V) -> V:
     """float of IEEE half bits (int16 lanes)."""
     b = _Emission.builder
     floats, ints = lanes_of(h, F32), lanes_of(h, I32)
-    if _Emission.features != "portable":
+    if runs("avx2"):
         return V(b.fpext(b.bitcast(h.ir, lanes_of(h, F16)), floats))
     wide = V(b.zext(h.ir, ints))
     # exponents differ by 112; a multiplication moves it and makes subnormals normal
@@ -224,7 +288,7 @@ def from_half(h: V) -> V:
 def to_half(x: V) -> V:
     """IEEE half bits (int16 lanes) of floats, to nearest even."""
     b = _Emission.builder
-    if _Emission.features != "portable":
+    if runs("avx2"):
         return bits(V(b.fptrunc(x.ir, lanes_of(x, F16))), lanes_of(x, I16))
     raw = bits(x, lanes_of(x, I32))
     magnitude = raw & 0x7FFFFFFF
@@ -263,9 +327,19 @@ def splat(x: V) -> V:
     return broadcast(x, 8)
 
 
+@micro(float32, returns=f32x16)
+def splat16(x: V) -> V:
+    return broadcast(x, 16)
+
+
 @micro(int32, returns=i32x8)
 def splat_i32(x: V) -> V:
     return broadcast(x, 8)
+
+
+@micro(int32, returns=i32x16)
+def splat16_i32(x: V) -> V:
+    return broadcast(x, 16)
 
 
 @micro(int64, returns=f32x8)
@@ -274,115 +348,128 @@ def broadcast_f32(address: V) -> V:
     return broadcast(load(address, F32), 8)
 
 
+@micro(int64, returns=f32x16)
+def broadcast16_f32(address: V) -> V:
+    return broadcast(load(address, F32), 16)
+
+
 @micro(int64, returns=i8x32)
 def broadcast_i8x4(address: V) -> V:
     """The 4 bytes at an address, 8 times."""
     return bits(broadcast(load(address, I32), 8), i8x32.ir)
 
 
-@micro(f32x8, int64, returns=float32)
+@micro(int64, returns=i8x64)
+def broadcast16_i8x4(address: V) -> V:
+    """The 4 bytes at an address, 16 times."""
+    return bits(broadcast(load(address, I32), 16), i8x64.ir)
+
+
+@micro(floats, int64, returns=float32)
 def lane(v: V, index: V) -> V:
     return V(_Emission.builder.extract_element(v.ir, index.ir))
 
 
-@micro(i32x8, returns=f32x8)
+@micro(ints, returns=alike(floats))
 def to_float(v: V) -> V:
-    return V(_Emission.builder.sitofp(v.ir, f32x8.ir))
+    return V(_Emission.builder.sitofp(v.ir, lanes_of(v, F32)))
 
 
-@micro(f32x8, returns=i32x8)
+@micro(floats, returns=alike(ints))
 def to_int(v: V) -> V:
     """To the nearest integer, ties to even."""
-    return V(_Emission.builder.fptosi(rounded(v).ir, i32x8.ir))
+    return V(_Emission.builder.fptosi(rounded(v).ir, lanes_of(v, I32)))
 
 
-@micro(f32x8, returns=i32x8)
+@micro(floats, returns=alike(ints))
 def float_bits(v: V) -> V:
-    return bits(v, i32x8.ir)
+    return bits(v, lanes_of(v, I32))
 
 
-@micro(i32x8, returns=f32x8)
+@micro(ints, returns=alike(floats))
 def bits_float(v: V) -> V:
-    return bits(v, f32x8.ir)
+    return bits(v, lanes_of(v, F32))
 
 
 # Arithmetic. The operators + - * / & | ^ << >> and comparisons are registered at the end of the file.
 
 
-@micro(f32x8, f32x8, f32x8, returns=f32x8)
+@micro(floats, floats, floats, returns=same)
 def fma(a: V, b: V, c: V) -> V:
     """a * b + c, rounded once where the machine can."""
-    name = "llvm.fma.v8f32" if _Emission.features != "portable" else "llvm.fmuladd.v8f32"
-    return call(name, f32x8.ir, a, b, c)
+    return call(f"llvm.{'fma' if runs('avx2') else 'fmuladd'}.v{a.type.count}f32", a.type, a, b, c)
 
 
-@micro(f32x8, f32x8, returns=f32x8)
+@micro(floats, floats, returns=same)
 def maximum(a: V, b: V) -> V:
     """The larger in each lane; where one is NaN, b."""
     return V(_Emission.builder.select((a > b).ir, a.ir, b.ir))
 
 
-@micro(f32x8, f32x8, returns=f32x8)
+@micro(floats, floats, returns=same)
 def minimum(a: V, b: V) -> V:
     """The smaller in each lane; where one is NaN, b."""
     return V(_Emission.builder.select((a < b).ir, a.ir, b.ir))
 
 
-@micro(f32x8, returns=f32x8)
+@micro(floats, returns=same)
 def absolute(a: V) -> V:
-    return call("llvm.fabs.v8f32", f32x8.ir, a)
+    return call(f"llvm.fabs.v{a.type.count}f32", a.type, a)
 
 
-@micro(f32x8, returns=f32x8)
+@micro(floats, returns=same)
 def rounded(a: V) -> V:
     """To the nearest integer, ties to even."""
-    return call("llvm.nearbyint.v8f32", f32x8.ir, a)
+    return call(f"llvm.nearbyint.v{a.type.count}f32", a.type, a)
 
 
-@micro(mask8, Any, Any, returns=lambda mask, a, b: a)
+@micro(Family(mask8, mask16), Any, Any, returns=lambda mask, a, b: a)
 def select(mask: V, a: V, b: V) -> V:
     """a where the mask is set, else b."""
     return V(_Emission.builder.select(mask.ir, a.ir, b.ir))
 
 
 def _folded(v: V, combine: Callable[[V, V], V]) -> V:
-    for lanes in ([4, 5, 6, 7, 0, 1, 2, 3], [2, 3, 0, 1, 6, 7, 4, 5], [1, 0, 3, 2, 5, 4, 7, 6]):
-        v = combine(v, shuffle(v, lanes))
+    """Halves are combined with each other until one lane is left."""
+    count = v.type.count
+    while count > 1:
+        count //= 2
+        v = combine(shuffle(v, list(range(count))), shuffle(v, list(range(count, 2 * count))))
     return V(_Emission.builder.extract_element(v.ir, ir.Constant(I32, 0)))
 
 
-@micro(f32x8, returns=float32)
+@micro(floats, returns=float32)
 def total(v: V) -> V:
     """Sum of the lanes, always in the same order."""
     return _folded(v, lambda a, b: a + b)
 
 
-@micro(f32x8, returns=float32)
+@micro(floats, returns=float32)
 def largest(v: V) -> V:
     return _folded(v, maximum)
 
 
-@micro(f32x8, returns=float32)
+@micro(floats, returns=float32)
 def smallest(v: V) -> V:
     return _folded(v, minimum)
 
 
-@micro(f32x8, returns=f32x8)
+@micro(floats, returns=same)
 def exp(x: V) -> V:
     """e^x to 2e-7 relative; below -87 the result is the smallest normal number, above 88 it stays e^88.
 
     x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor polynomial of degree 7, 2^n through the exponent bits."""
-    x = minimum(maximum(x, constant(-87.0, f32x8.ir)), constant(88.0, f32x8.ir))
+    x = minimum(maximum(x, -87.0), 88.0)
     n = rounded(x * 1.4426950408889634)
     r = fma(n, -0.693359375, x)  # ln 2 in two parts: the first has few bits, so n times it is exact
     r = fma(n, 2.12194440e-4, r)
-    p = constant(1 / 5040, f32x8.ir)
+    p = constant(1 / 5040, x.type)
     for coefficient in (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0):
         p = fma(p, r, coefficient)
-    return p * bits((to_int(n) + 127) << 23, f32x8.ir)
+    return p * bits((to_int(n) + 127) << 23, x.type)
 
 
-@micro(f32x8, returns=f32x8)
+@micro(floats, returns=same)
 def tanh(x: V) -> V:
     """tanh x to 2e-7 absolute."""
     return 1.0 - 2.0 / (exp(x * 2.0) + 1.0)
@@ -396,51 +483,53 @@ def _pairs_summed(wide: V) -> V:
     return shuffle(wide, list(range(0, count, 2))) + shuffle(wide, list(range(1, count, 2)))
 
 
-@micro(i8x32, i8x32, returns=i16x16)
+@micro(octets, octets, returns=alike(shorts))
 def dot_pairs_u8i8(a: V, b: V) -> V:
     """a[2i] b[2i] + a[2i+1] b[2i+1] in 16 bits: a unsigned, b signed. The caller keeps sums below 2^15."""
-    if _Emission.features != "portable":
+    if runs("avx2") and a.type == i8x32.ir:
         return call("llvm.x86.avx2.pmadd.ub.sw", i16x16.ir, a, b)
-    wide, builder = ir.VectorType(I16, 32), _Emission.builder
+    wide, builder = lanes_of(a, I16), _Emission.builder
     return _pairs_summed(V(builder.zext(a.ir, wide)) * V(builder.sext(b.ir, wide)))
 
 
-@micro(i16x16, returns=i32x8)
+@micro(shorts, returns=alike(ints))
 def sum_pairs_i16(a: V) -> V:
     """a[2i] + a[2i+1] in 32 bits."""
-    if _Emission.features != "portable":
+    if runs("avx2") and a.type == i16x16.ir:
         return call("llvm.x86.avx2.pmadd.wd", i32x8.ir, a, constant(1, i16x16.ir))
-    return _pairs_summed(V(_Emission.builder.sext(a.ir, ir.VectorType(I32, 16))))
+    return _pairs_summed(V(_Emission.builder.sext(a.ir, lanes_of(a, I32))))
 
 
-@micro(i32x8, i8x32, i8x32, returns=i32x8)
+@micro(ints, octets, octets, returns=same)
 def add_quads_u8i8(total: V, a: V, b: V) -> V:
-    """total[i] + a[4i] b[4i] + ... + a[4i+3] b[4i+3] in 32 bits: a unsigned, b signed. The caller keeps the sums of two
-    below 2^15."""
-    if _Emission.features == "vnni":
-        return call("llvm.x86.avx512.vpdpbusd.256", i32x8.ir, total, a, b)
+    """total[i] + a[4i] b[4i] + ... + a[4i+3] b[4i+3] in 32 bits: a unsigned, b signed. Below the kind "vnni" the caller
+    keeps the sums of two below 2^15."""
+    size = 32 * total.type.count
+    if runs("avx512" if size == 512 else "vnni"):
+        return call(f"llvm.x86.avx512.vpdpbusd.{size}", total.type, total, a, b)
     return total + sum_pairs_i16(dot_pairs_u8i8(a, b))
 
 
-@micro(i8x32, returns=i8x32)
+@micro(octets, returns=same)
 def absolute_i8(a: V) -> V:
     """|a| as unsigned bytes (-128 becomes 128)."""
-    return call("llvm.abs.v32i8", i8x32.ir, a, constant(0, I1))
+    return call(f"llvm.abs.v{a.type.count}i8", a.type, a, constant(0, I1))
 
 
-@micro(i8x32, i8x32, returns=i8x32)
+@micro(octets, octets, returns=same)
 def signed_as(a: V, sign: V) -> V:
     """a where sign > 0, -a where it is negative, 0 where it is 0."""
-    if _Emission.features != "portable":
+    if runs("avx2") and a.type == i8x32.ir:
         return call("llvm.x86.avx2.psign.b", i8x32.ir, a, sign)
-    b, none = _Emission.builder, constant(0, i8x32.ir)
+    b, none = _Emission.builder, constant(0, a.type)
     turned = b.select((sign < 0).ir, (none - a).ir, a.ir)
     return V(b.select(sign.equals(0).ir, none.ir, turned))
 
 
 def nibbles(packed: V) -> tuple[V, V]:
     """The low and the high 4 bits of every byte, as bytes."""
-    shifted = bits(bits(packed, i16x16.ir) >> 4, i8x32.ir)
+    count = packed.type.count
+    shifted = bits(bits(packed, ir.VectorType(I16, count // 2)) >> 4, packed.type)
     return packed & 15, shifted & 15
 
 
@@ -495,14 +584,16 @@ def _register(op: Any, comparison: bool) -> None:
         given = [arg if isinstance(arg, Vector) else scalar for arg in args]
         if None in given or any(isinstance(arg, Vector) and arg != vector for arg in args):
             return None
-        return typing_signature(mask8 if comparison else vector, *given)
+        mask = mask8 if vector.count == 8 else mask16
+        return typing_signature(mask if comparison else vector, *given)
 
     infer_global(op)(template(op, typed))
 
     def lowered(context: Any, builder: Any, typing: Any, args: Any) -> Any:
         with writing_to(builder):
+            count = next(kind.count for kind in typing.args if isinstance(kind, Vector))
             a, b = (
-                V(raw) if isinstance(kind, Vector) else broadcast(V(raw), 8)
+                V(raw) if isinstance(kind, Vector) else broadcast(V(raw), count)
                 for raw, kind in zip(args, typing.args, strict=True)
             )
             return op(a, b).ir

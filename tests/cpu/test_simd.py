@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from numba import cfunc, types
 
-from imp.cpu import emit
+from imp.cpu import emit, variants
 from imp.cpu.simd import (
     V,
     Var,
     absolute_i8,
     add_quads_u8i8,
     bits_float,
+    broadcast16_f32,
+    broadcast16_i8x4,
     compiling_for,
     constant,
     dot_pairs_u8i8,
@@ -28,12 +30,18 @@ from imp.cpu.simd import (
     largest,
     load,
     load_bf16x8,
+    load_bf16x16,
     load_f16,
     load_f16x8,
+    load_f16x16,
     load_f32,
     load_f32x8,
+    load_f32x16,
     load_i8x8,
+    load_i8x16,
     load_i8x32,
+    load_i8x64,
+    load_i32x16,
     loop,
     maximum,
     micro,
@@ -41,11 +49,19 @@ from imp.cpu.simd import (
     nibbles,
     select,
     signed_as,
+    smallest,
     splat,
+    splat16,
+    splat16_i32,
     store,
+    store_bf16x8,
+    store_bf16x16,
     store_f16,
     store_f16x8,
+    store_f16x16,
     store_f32,
+    store_i8x8,
+    store_i8x16,
     sum_pairs_i16,
     tanh,
     to_float,
@@ -56,6 +72,13 @@ from imp.cpu.simd import (
 )
 
 SIGNATURE = types.void(types.int64, types.int64, types.int64)
+LANES = pytest.mark.parametrize("lanes", [8, 16])
+FLOATS, SPLAT = {8: load_f32x8, 16: load_f32x16}, {8: splat, 16: splat16}
+
+
+@pytest.fixture(params=variants.variants())
+def features(request):
+    return request.param
 
 
 @pytest.fixture
@@ -75,10 +98,13 @@ def every_half() -> np.ndarray:
     return np.arange(65536, dtype=np.uint16)
 
 
-def test_halves_load_as_numpy_loads_them(run):
+@LANES
+def test_halves_load_as_numpy_loads_them(run, lanes):
+    load = {8: load_f16x8, 16: load_f16x16}[lanes]
+
     def body(x, y, n):
-        for i in range(0, n, 8):
-            store(y + i * 4, load_f16x8(x + i * 2))
+        for i in range(0, n, lanes):
+            store(y + i * 4, load(x + i * 2))
 
     halves = every_half()
     found, expected = run(body, halves, np.zeros(65536, np.float32)), halves.view(np.float16).astype(np.float32)
@@ -95,10 +121,13 @@ def test_single_halves_go_both_ways(run):
     np.testing.assert_array_equal(found, halves.view(np.float16))
 
 
-def test_floats_round_to_halves_as_numpy_rounds_them(run):
+@LANES
+def test_floats_round_to_halves_as_numpy_rounds_them(run, lanes):
+    load, store = FLOATS[lanes], {8: store_f16x8, 16: store_f16x16}[lanes]
+
     def body(x, y, n):
-        for i in range(0, n, 8):
-            store_f16x8(y + i * 2, load_f32x8(x + i * 4))
+        for i in range(0, n, lanes):
+            store(y + i * 2, load(x + i * 4))
 
     rng = np.random.default_rng(5)
     wide = rng.standard_normal(8000) * 10.0 ** rng.uniform(-9, 6, 8000)
@@ -107,19 +136,37 @@ def test_floats_round_to_halves_as_numpy_rounds_them(run):
     ties = (halves[:-1] + halves[1:]) / 2
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, 65504, 65519.9, 65520, -65520]
     x = np.concatenate([wide, ties, -ties, special]).astype(np.float32)
-    x = np.resize(x, -(-x.size // 8) * 8)
+    x = np.resize(x, -(-x.size // lanes) * lanes)
     with np.errstate(over="ignore"):
         expected = x.astype(np.float16)
     np.testing.assert_array_equal(run(body, x, np.zeros(x.size, np.float16)), expected)
 
 
-def test_bfloat16_is_the_upper_half_of_a_float(run):
+@LANES
+def test_bfloat16_is_the_upper_half_of_a_float(run, lanes):
+    load = {8: load_bf16x8, 16: load_bf16x16}[lanes]
+
     def body(x, y, n):
-        for i in range(0, n, 8):
-            store(y + i * 4, load_bf16x8(x + i * 2))
+        for i in range(0, n, lanes):
+            store(y + i * 4, load(x + i * 2))
 
     x = every_half()
     np.testing.assert_array_equal(run(body, x, np.zeros(65536, np.uint32)), x.astype(np.uint32) << 16)
+
+
+@LANES
+def test_floats_round_to_the_nearest_bfloat16(run, lanes):
+    load, store = FLOATS[lanes], {8: store_bf16x8, 16: store_bf16x16}[lanes]
+
+    def body(x, y, n):
+        for i in range(0, n, lanes):
+            store(y + i * 2, load(x + i * 4))
+
+    x = np.random.default_rng(6).standard_normal(4096).astype(np.float32)
+    x[:16] = (x[:16].view(np.uint32) >> 16 << 16 | 0x8000).view(np.float32)  # in the middle of two
+    raw = x.view(np.uint32)
+    expected = ((raw + 0x7FFF + (raw >> 16 & 1)) >> 16).astype(np.uint16)
+    np.testing.assert_array_equal(run(body, x, np.zeros(4096, np.uint16)), expected)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +174,13 @@ def test_bfloat16_is_the_upper_half_of_a_float(run):
     [(exp, np.exp, -86, 88, 3e-7, 0), (tanh, np.tanh, -20, 20, 0, 3e-7)],
     ids=["exp", "tanh"],
 )
-def test_functions_are_near_float64(run, function, judge, low, high, relative, absolute):
+@LANES
+def test_functions_are_near_float64(run, lanes, function, judge, low, high, relative, absolute):
+    load = FLOATS[lanes]
+
     def body(x, y, n):
-        for i in range(0, n, 8):
-            store(y + i * 4, function(load_f32x8(x + i * 4)))
+        for i in range(0, n, lanes):
+            store(y + i * 4, function(load(x + i * 4)))
 
     x = np.linspace(low, high, 80000).astype(np.float32)
     found = run(body, x, np.zeros_like(x))
@@ -147,11 +197,14 @@ def test_exp_of_very_small_numbers_is_nothing_and_of_large_ones_finite(run):
     assert np.isfinite(found[4:]).all() and (found[4:] > 1e38).all()
 
 
-def test_operators_of_vectors_and_numbers(run):
+@LANES
+def test_operators_of_vectors_and_numbers(run, lanes):
+    load, spread = FLOATS[lanes], SPLAT[lanes]
+
     def body(x, y, n):
-        for i in range(0, n, 8):
-            v = load_f32x8(x + i * 4)
-            w = fma(v, splat(2.0), v - 1.0) / 4.0 + 2.0 * v
+        for i in range(0, n, lanes):
+            v = load(x + i * 4)
+            w = fma(v, spread(2.0), v - 1.0) / 4.0 + 2.0 * v
             store(y + i * 4, select(v > w, maximum(v, w * w), minimum(v, 0.5 - w)))
 
     x = np.linspace(-3, 3, 64).astype(np.float32)
@@ -176,14 +229,41 @@ def test_integers_shift_and_convert(run):
     np.testing.assert_array_equal(found[16:], np.rint(x))
 
 
-def test_reductions(run):
+@LANES
+def test_reductions(run, lanes):
+    load = FLOATS[lanes]
+
     def body(x, y, n):
-        v = load_f32x8(x)
+        v = load(x)
         store_f32(y, total(v))
         store_f32(y + 4, largest(v))
+        store_f32(y + 8, smallest(v))
 
-    x = np.array([3, -4, 5, 0.5, 17, -1, 2, 8], np.float32)
-    np.testing.assert_array_equal(run(body, x, np.zeros(2, np.float32)), [x.sum(), 17])
+    x = np.array([3, -4, 5, 0.5, 17, -1, 2, 8, 1, -0.25, 64, 7, -9, 5, 11, 0.125], np.float32)[:lanes]
+    np.testing.assert_array_equal(run(body, x, np.zeros(3, np.float32)), [x.sum(), x.max(), x.min()])
+
+
+def test_vectors_of_512_bits_convert_and_spread(run):
+    def body(x, y, n):
+        v = load_f32x16(x)
+        store(y, to_float(((float_bits(v) >> 23) & 255) - 127))
+        store(y + 64, to_float(to_int(v)))
+        store(y + 128, bits_float((float_bits(v) & splat16_i32(0x7FFFFF)) | (127 << 23)))
+        store(y + 192, broadcast16_f32(x + 4))
+        store(y + 256, broadcast16_i8x4(x))
+        store_i8x16(y + 320, to_int(v))
+        store(y + 384, to_float(load_i32x16(x)))
+
+    x = np.linspace(-80, 90, 16).astype(np.float32)
+    found = run(body, x, np.zeros(112, np.float32))
+    mantissa, exponent = np.frexp(np.abs(x))
+    np.testing.assert_array_equal(found[:16], exponent - 1)
+    np.testing.assert_array_equal(found[16:32], np.rint(x))
+    np.testing.assert_array_equal(found[32:48], mantissa * 2)
+    np.testing.assert_array_equal(found[48:64], np.full(16, x[1]))
+    np.testing.assert_array_equal(found[64:80], np.full(16, x[0]))
+    np.testing.assert_array_equal(found[80:84].view(np.int8), np.rint(x))
+    np.testing.assert_array_equal(found[96:], x.view(np.int32).astype(np.float32))
 
 
 def test_byte_products(run):
@@ -210,16 +290,25 @@ def add_quads(x: V, y: V) -> None:
     store(y, add_quads_u8i8(total, absolute_i8(a), signed_as(b, a)))
 
 
-def test_byte_products_are_added_up(run):
+@micro(int64, int64)
+def add_quads_wide(x: V, y: V) -> None:
+    a, b = load_i8x64(x), load_i8x64(x + 64)
+    store(y, add_quads_u8i8(load_i32x16(y), absolute_i8(a), signed_as(b, a)))
+
+
+@LANES
+def test_byte_products_are_added_up(run, lanes):
+    add = {8: add_quads, 16: add_quads_wide}[lanes]
+
     def body(x, y, n):
-        for i in range(0, n, 64):
-            add_quads(x + i, y)
+        for i in range(0, n, 8 * lanes):
+            add(x + i, y)
 
     rng = np.random.default_rng(4)
-    x = rng.integers(-127, 128, (50, 2, 32)).astype(np.int8)
+    x = rng.integers(-127, 128, (50, 2, 4 * lanes)).astype(np.int8)
     x[:10, 0], x[5:15, 1] = -128, 127
-    found = run(body, x, np.full(8, 10**6, np.int32))
-    products = (x[:, 0].astype(np.int64) * x[:, 1]).reshape(50, 8, 4).sum((0, 2))
+    found = run(body, x, np.full(lanes, 10**6, np.int32))
+    products = (x[:, 0].astype(np.int64) * x[:, 1]).reshape(50, lanes, 4).sum((0, 2))
     np.testing.assert_array_equal(found, 10**6 + products)
 
 
@@ -231,13 +320,19 @@ def test_unsigned_bytes_stay_unsigned(run):
     np.testing.assert_array_equal(run(body, x, np.zeros(8, np.int32)), np.full(8, 200 * 50 * 4))
 
 
-def test_bytes_widen_with_their_sign(run):
+@LANES
+def test_bytes_widen_with_their_sign_and_shorten(run, lanes):
+    load, shorten = {8: (load_i8x8, store_i8x8), 16: (load_i8x16, store_i8x16)}[lanes]
+
     def body(x, y, n):
-        for i in range(0, n, 8):
-            store(y + i * 4, load_i8x8(x + i))
+        for i in range(0, n, lanes):
+            store(y + i * 4, load(x + i))
+            shorten(y + n * 4 + i, load(x + i) + 256)
 
     x = np.arange(-128, 128).astype(np.int8)
-    np.testing.assert_array_equal(run(body, x, np.zeros(256, np.int32)), x)
+    found = run(body, x, np.zeros(320, np.int32))
+    np.testing.assert_array_equal(found[:256], x)
+    np.testing.assert_array_equal(found[256:].view(np.int8), x)
 
 
 @micro(int64, int64)
@@ -247,12 +342,22 @@ def split_nibbles(x: V, y: V) -> None:
     store(y + 32, high)
 
 
-def test_nibbles(run):
-    def body(x, y, n):
-        split_nibbles(x, y)
+@micro(int64, int64)
+def split_nibbles_wide(x: V, y: V) -> None:
+    low, high = nibbles(load_i8x64(x))
+    store(y, low)
+    store(y + 64, high)
 
-    x = np.random.default_rng(1).integers(0, 256, 32, dtype=np.uint8)
-    found = run(body, x, np.zeros(64, np.uint8))
+
+@LANES
+def test_nibbles(run, lanes):
+    split = {8: split_nibbles, 16: split_nibbles_wide}[lanes]
+
+    def body(x, y, n):
+        split(x, y)
+
+    x = np.random.default_rng(1).integers(0, 256, 4 * lanes, dtype=np.uint8)
+    found = run(body, x, np.zeros(8 * lanes, np.uint8))
     np.testing.assert_array_equal(found, np.concatenate([x & 15, x >> 4]))
 
 
@@ -284,19 +389,41 @@ def test_micro_kernels_loop_branch_and_keep_registers(run):
 
 
 def test_what_a_machine_runs_is_known_fastest_first(monkeypatch):
-    assert emit.detect() == emit.variants()[0]
-    kinds = ("vnni", "avx2", "portable")
+    assert variants.detect() == variants.variants()[0]
     avx2 = dict.fromkeys(("avx2", "fma", "f16c"), True)
-    for features, found in (
-        ({}, kinds[2:]),
-        (avx2, kinds[1:]),
-        (avx2 | {"fma": False, "avxvnni": True}, kinds[2:]),
-        (avx2 | {"avxvnni": True}, kinds),
-        (avx2 | {"avx512vnni": True}, kinds[1:]),
-        (avx2 | {"avx512vnni": True, "avx512vl": True}, kinds),
+    avx512 = avx2 | dict.fromkeys(("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni"), True)
+    amx = avx512 | {"amx-tile": True, "amx-int8": True}
+    for features, granted, first in (
+        ({}, True, "portable"),
+        (avx2, True, "avx2"),
+        (avx2 | {"fma": False, "avxvnni": True}, True, "portable"),
+        (avx2 | {"avxvnni": True}, True, "vnni"),
+        (avx2 | {"avx512vnni": True}, True, "avx2"),
+        (avx2 | {"avx512vnni": True, "avx512vl": True}, True, "vnni"),
+        (avx512 | {"avx512bw": False}, True, "vnni"),
+        (avx512, True, "avx512"),
+        (avx512 | {"amx-int8": True}, True, "avx512"),
+        (amx, False, "avx512"),
+        (amx | {"avx512bw": False}, True, "vnni"),
+        (amx, True, "amx"),
     ):
-        monkeypatch.setattr(emit.llvm, "get_host_cpu_features", lambda features=features: features)
-        assert emit.variants() == found
+        monkeypatch.setattr(variants.llvm, "get_host_cpu_features", lambda features=features: features)
+        monkeypatch.setattr(variants, "tiles_are_granted", lambda granted=granted: granted)
+        assert variants.variants() == variants.KINDS[variants.KINDS.index(first) :]
+
+
+def test_a_kind_of_code_uses_what_those_below_it_have():
+    with compiling_for("vnni"):
+        assert emit.runs("vnni") and emit.runs("avx2") and emit.runs("portable") and not emit.runs("avx512")
+    assert [variants.lanes(kind) for kind in variants.KINDS] == [16, 16, 8, 8, 8]
+
+
+def test_vectors_of_different_lengths_do_not_mix(run):
+    def body(x, y, n):
+        store(y, fma(load_f32x8(x), load_f32x16(x), load_f32x8(x)))
+
+    with pytest.raises(Exception, match=r"Invalid use of|No implementation"):
+        run(body, np.zeros(16, np.float32), np.zeros(16, np.float32))
 
 
 def test_a_micro_kernel_declares_a_type_for_every_parameter():

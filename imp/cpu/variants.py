@@ -1,0 +1,56 @@
+"""The kinds of code kernels are compiled as, and which of them this machine runs.
+
+Every kind has the instructions of the ones behind it in KINDS:
+  portable  what LLVM makes of generic code
+  avx2      256 bits, with FMA and F16C
+  vnni      byte products that add up (VNNI) on 256 bits
+  avx512    512 bits, with VNNI
+  amx       tiles of bytes (AMX), which Linux grants to a process that asks
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+
+import llvmlite.binding as llvm
+
+KINDS = ("amx", "avx512", "vnni", "avx2", "portable")
+WIDE, NARROW = 16, 8  # lanes of a vector of floats
+
+# asm/prctl.h, asm/unistd_64.h, and the number of the tiles' registers among the parts of a thread's state
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
+
+
+def variants() -> tuple[str, ...]:
+    """The kinds that this machine runs, the fastest first."""
+    found = llvm.get_host_cpu_features()
+
+    def has(*names: str) -> bool:
+        return all(found.get(name) for name in names)
+
+    avx2 = has("avx2", "fma", "f16c")
+    vnni = avx2 and (has("avxvnni") or has("avx512vnni", "avx512vl"))
+    avx512 = vnni and has("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
+    amx = avx512 and has("amx-tile", "amx-int8") and tiles_are_granted()
+    known = (amx, avx512, vnni, avx2, True)
+    return tuple(kind for kind, runs in zip(KINDS, known, strict=True) if runs)
+
+
+def detect() -> str:
+    """The fastest of them."""
+    return variants()[0]
+
+
+def lanes(kind: str) -> int:
+    """Floats in a vector of this kind of code."""
+    return WIDE if kind in ("amx", "avx512") else NARROW
+
+
+@cache
+def tiles_are_granted() -> bool:
+    """Whether this process may use the tiles' registers, which hold for all its threads from the first call on."""
+    if sys.platform != "linux" or not llvm.get_process_triple().startswith("x86_64"):
+        return False
+    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0
