@@ -188,7 +188,7 @@ class Products:
             recorder.linear(given, Linear((own,)))
         device, self.stream = backend.device, backend._stream
         lives = lifetimes(recorder.ops, [given.floats])
-        sizes = [size for each in recorder.weights.values() for size in (each.weights_bytes, each.scales_bytes)]
+        sizes = [size for each in recorder.weights.values() for size in each.sizes]
         self._memory = [device.alloc(place(lives, ALIGNMENT)), device.alloc(sum(s + ALIGNMENT for s in sizes)), device.alloc(4096)]
         work, weights, words = self._memory
         for buffer in lives:
@@ -206,8 +206,7 @@ class Products:
         with Uploader(device, self.stream) as uploader:
             packed: Packed
             for packed in weights:
-                packed.address, address = address, address + -(-packed.weights_bytes // ALIGNMENT) * ALIGNMENT
-                packed.scales_address, address = address, address + -(-packed.scales_bytes // ALIGNMENT) * ALIGNMENT
+                address = packed.place(address, ALIGNMENT)
                 uploader.weight(packed)
 
     def run(self) -> None:

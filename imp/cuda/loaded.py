@@ -102,8 +102,7 @@ class LoadedModel:
         at = self._weights.address
         with Uploader(self.device, self.stream) as uploader:
             for packed in weights:
-                packed.address, at = at, at + _aligned(packed.weights_bytes)
-                packed.scales_address, at = at, at + _aligned(packed.scales_bytes)
+                at = packed.place(at, ALIGNMENT)
                 uploader.weight(packed)
             for constant in constants:
                 constant.address, at = at, at + _aligned(constant.values.nbytes)
@@ -317,7 +316,7 @@ def needs(model: Model, limits: StepLimits, kv: KVFormat) -> tuple[int, int]:
 
 
 def _weights_bytes(recorder: Recorder) -> int:
-    sizes = [size for each in recorder.weights.values() for size in (each.weights_bytes, each.scales_bytes)]
+    sizes = [size for each in recorder.weights.values() for size in each.sizes]
     return sum(map(_aligned, [*sizes, *(each.values.nbytes for each in recorder.constants)]))
 
 

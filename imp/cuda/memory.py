@@ -37,9 +37,10 @@ class Uploader:
 
     def weight(self, packed: Packed) -> None:
         """To its addresses; its own pages are let go afterwards."""
-        for first, weights, scales in packed.parts():
-            self.array(packed.address + first * packed.tile_bytes, weights)
-            self.array(packed.scales_address + first * packed.tile_scale_bytes, scales)
+        for piece in packed.parts():
+            self.array(packed.address + piece.first * packed.tile_bytes, piece.weights)
+            self.array(packed.scales_address + piece.first * packed.tile_scale_bytes, piece.scales)
+            self.array(packed.row_scales_address + piece.first * packed.tile_row_scale_bytes, piece.row_scales)
         release(packed.weight.data)
 
     def array(self, address: int, values: np.ndarray) -> None:

@@ -53,9 +53,8 @@ class Recorder:
         assert out
 
         def launch(place: Place) -> Launch:
-            weights = packed.address, packed.scales_address, 0
             sizes = packed.inputs, packed.columns, x.stride, scale
-            arguments = (*weights, place.at("tokens"), place.counts, out.address, *sizes)
+            arguments = (*packed.addresses, place.at("tokens"), place.counts, out.address, *sizes)
             return Launch(entries.embed(packed.layout.number), (place.shape.tokens, 1, 1), arguments)
 
         self._record(launch, [], [out])
@@ -329,10 +328,9 @@ def _product(
     layout, outputs = packed.layout.number, packed.outputs
 
     def launch(place: Place) -> Launch:
-        weights = packed.address, packed.scales_address, 0
         operand = source.address, scales.address if scales else 0, bias.address + 4 * column if bias else 0
         sizes = outputs, packed.columns, source_stride, stride, int(add)
-        arguments = (*weights, *operand, out.address + 4 * column, place.counts, word, *sizes)
+        arguments = (*packed.addresses, *operand, out.address + 4 * column, place.counts, word, *sizes)
         entry, grid = _tiling(layout, outputs, place.shape.count(word))
         return Launch(entry, grid, arguments)
 

@@ -25,7 +25,7 @@ from tests.gpu import test_kernels_rotate as rotate
 from tests.gpu import test_kernels_rows as rows
 from tests.gpu import test_kernels_sample as sample
 from tests.gpu.emulator import EmulatorError
-from tests.gpu.packing import BF16, F16, F32, INT4, INT4M, INT8, INT8H, INT8M
+from tests.gpu.packing import BF16, F16, F32, FP8, FP8B, INT4, INT4M, INT8, INT8H, INT8M, MXFP4, NVFP4
 
 Check = Callable[[], None]
 
@@ -137,6 +137,11 @@ LINEAR = [
     Mutation("weights.cuh", "twice((u16)(s >> 16 * step))", "twice((u16)s)", product(INT8H)),
     Mutation("weights.cuh", "twice((u16)(s >> 16 * (step / 2)))", "twice((u16)(s >> 16 * (step % 2)))", product(INT4)),
     Mutation("weights.cuh", "u32 pair = step / 2 ? s.y : s.x;", "u32 pair = s.x;", product(INT4M)),
+    Mutation("weights.cuh", "e4m3_pair(bytes_of(v, step, r)), twice(d)", "e4m3_pair(bytes_of(v, step, r)), twice(0x3c00)", product(FP8B)),
+    Mutation("weights.cuh", "(pair & 0x7f007f00) >> 1", "(pair & 0x7f007f00) >> 2", product(FP8)),
+    Mutation("weights.cuh", "u32 scale = s >> 8 * step & 0xff;", "u32 scale = s >> 8 * (step / 2) & 0xff;", product(NVFP4)),
+    Mutation("weights.cuh", "(power - 9) << 10", "(power - 8) << 10", product(MXFP4)),
+    Mutation("product.cuh", "if (ROW_SCALED) sum *= p.row_scales[row];", "if (ROW_SCALED) sum *= p.row_scales[0];", finished(MXFP4)),
     Mutation("linear_exact.cuh", "fmaf(weight, ((const", "fmaf(weight * 1.0001f, ((const", product(F32)),
     Mutation("linear_exact.cuh", "min(token0 + first + i * stride, p.tokens - 1)", "(token0 + first + i * stride)", product(F32)),
     Mutation("linear_exact.cuh", "            finish<false>(p, token0 + token, tile0 * TILE + at, sum);\n        }\n        __syncthreads();",

@@ -9,7 +9,7 @@ import numpy as np
 
 from imp.model.kv import E2M1, E4M3
 
-F32, F16, BF16, INT8, INT8M, INT8H, INT4, INT4M, FP8, NVFP4, MXFP4, INT4K = range(12)
+F32, F16, BF16, INT8, INT8M, INT8H, INT4, INT4M, FP8, NVFP4, MXFP4, INT4K, FP8B = range(13)
 FORM_OF = {F32: "f32", BF16: "bf16"}  # of activations; of all others f16
 RECORD = {
     F32: 16,
@@ -21,6 +21,7 @@ RECORD = {
     INT4: 64,
     INT4M: 64,
     FP8: 32,
+    FP8B: 32,
     NVFP4: 64,
     MXFP4: 64,
 }
@@ -52,7 +53,7 @@ def random_weights(format: int, rows: int, columns: int, rng: np.random.Generato
         kept = half.view(np.float16) if format == F16 else (half.astype(np.uint32) << 16).view(np.float32)
         codes = _fragments(half.astype(np.uint64), 16, lambda reg, e, step: 32 * reg + 16 * e)
         return Packed(codes, np.zeros(1, np.uint8), kept[:rows, :columns].astype(np.float64), wide)
-    if format in (FP8, NVFP4, MXFP4):
+    if format in (FP8, FP8B, NVFP4, MXFP4):
         return _small_floats(format, inside, rows, columns, rng)
     if format == INT4K:
         return _nested(inside, rows, columns, rng)
@@ -77,14 +78,18 @@ def random_weights(format: int, rows: int, columns: int, rng: np.random.Generato
 
 
 def _small_floats(format: int, inside: np.ndarray, rows: int, columns: int, rng: np.random.Generator) -> Packed:
-    """Codes of e4m3, or of e2m1 with a scale for 16 or 32 columns; a float32 for each row."""
-    form = E4M3 if format == FP8 else E2M1
+    """Codes of e4m3, which may have a float16 for 32 columns, or of e2m1 with a scale for 16 or 32; a float32 for each row."""
+    form = E4M3 if format in (FP8, FP8B) else E2M1
     q = rng.integers(0, 2 ** (1 + form.exponent + form.mantissa), inside.shape)
     q = np.where(inside & (q & 0x7F != 0x7F), q, 0)  # no NaN
     row_scales = np.where(inside[:, 0], rng.uniform(0.01, 0.1, len(q)), 0).astype(np.float32)
     value = form.values(q.astype(np.uint8)).astype(np.float64)
     scales = np.zeros(1, np.uint8)
-    if format != FP8:
+    if format == FP8B:
+        d = rng.uniform(0.01, 1, (len(q), inside.shape[1] // 32)).astype(np.float16)
+        value *= np.repeat(d, 32, 1)
+        scales = np.ascontiguousarray(d.reshape(len(q) // 16, 16, -1).transpose(0, 2, 1))
+    elif format != FP8:
         group = 16 if format == NVFP4 else 32
         s = (
             rng.integers(1, 126, (len(q), inside.shape[1] // group))
@@ -97,7 +102,7 @@ def _small_floats(format: int, inside: np.ndarray, rows: int, columns: int, rng:
         scales = np.ascontiguousarray(
             s.astype(np.uint8).reshape(len(q) // 16, 16, -1, 64 // group).transpose(0, 2, 1, 3)
         )
-    codes = _bytes(q.astype(np.uint64)) if format == FP8 else _nibbles(q.astype(np.uint64))
+    codes = _bytes(q.astype(np.uint64)) if form is E4M3 else _nibbles(q.astype(np.uint64))
     value *= row_scales[:, None]
     return Packed(codes, scales, value[:rows, :columns], inside.shape[1], row_scales)
 

@@ -24,11 +24,11 @@ def variant(file: str, **defines: int) -> Source:
 
 
 PLAIN = [variant(f"{name}.cu") for name in ("norm", "glu", "convert", "sample", "experts")]
-LINEAR = [variant("linear.cu", FMT=format, NT=tiles) for format in range(12) for tiles in (0, 1, 8)]
-WGMMA = [variant("linear_wgmma.cu", FMT=format) for format in range(1, 11)]  # for sm_90a alone
+LINEAR = [variant("linear.cu", FMT=format, NT=tiles) for format in range(13) for tiles in (0, 1, 8)]
+WGMMA = [variant("linear_wgmma.cu", FMT=format) for format in (*range(1, 11), 12)]  # for sm_90a alone
 EXPERTS = [variant("linear_experts.cu", FMT=format, NT=tiles) for format in (0, 1, 6, 10) for tiles in (1, 8)]
 LORA = [variant("lora.cu", WIDE=wide) for wide in (0, 1)]
-EMBED = [variant("embed.cu", FMT=format) for format in range(12)]
+EMBED = [variant("embed.cu", FMT=format) for format in range(13)]
 ROTATE = [variant("rotate.cu", KV=kv, D=d) for kv in range(8) for d in (64, 128, 256)]
 ATTEND = [
     variant("attend.cu", KV=kv, D=d, GROUP=4, ROWS=rows)

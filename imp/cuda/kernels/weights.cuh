@@ -12,7 +12,7 @@
 
 constexpr int TILE = 16, STEP = 16;
 
-enum { F32_ROWS, F16_ROWS, BF16_ROWS, INT8, INT8M, INT8H, INT4, INT4M, FP8, NVFP4, MXFP4, INT4K };  // -DFMT
+enum { F32_ROWS, F16_ROWS, BF16_ROWS, INT8, INT8M, INT8H, INT4, INT4M, FP8, NVFP4, MXFP4, INT4K, FP8B };  // -DFMT
 
 DEVICE u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 DEVICE u32 twice(u16 x) { return x * 0x00010001u; }
@@ -130,6 +130,14 @@ template <> struct Weights<FP8> : RowScaled {  // e4m3
     struct Scales {};
     DEVICE Scales read(const u8*, size_t, int) { return {}; }
     DEVICE u32 fragment(const uint4& v, Scales, int step, int r) { return e4m3_pair(bytes_of(v, step, r)); }
+};
+template <> struct Weights<FP8B> : RowScaled {  // e4m3 with a float16 of at most 1 for 32 columns
+    static constexpr int STEPS = 2;
+    typedef u16 Scales;
+    DEVICE Scales read(const u8* scales, size_t record, int row) { return __ldg((const u16*)scales + record * TILE + row); }
+    DEVICE u32 fragment(const uint4& v, Scales d, int step, int r) {
+        return f16x2_mul(e4m3_pair(bytes_of(v, step, r)), twice(d));
+    }
 };
 template <> struct Weights<NVFP4> : RowScaled {  // e2m1 with an e4m3 for 16 columns: their product is an exact float16
     static constexpr int STEPS = 4;

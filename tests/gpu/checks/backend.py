@@ -32,6 +32,7 @@ SMALL = StepLimits(tokens=8, rows=8, logit_rows=8, context=128, blocks=24)  # gr
 LARGE = replace(SMALL, tokens=70, logit_rows=70)  # steps past the largest bucket too
 # the norm of the error over the norm of the logits: what float32, float16 and bfloat16 leave of them after three layers
 TOLERANCES = {"F32": 2e-5, "F16": 8e-3, "BF16": 5e-2, "Q8_0": 8e-3, "Q4_0": 8e-3, "Q4_1": 8e-3, "Q5_1": 1e-2, "Q6_K": 1e-2}
+TOLERANCES |= dict.fromkeys(("FP8", "FP8 blocks", "NVFP4", "MXFP4"), 8e-3)
 
 
 @pytest.fixture
@@ -70,7 +71,9 @@ def test_a_model_gives_the_logits_of_the_reference(backend, name):
     assert error(whole(backend, tokens, SMALL), whole(judge, tokens, SMALL)) < TOLERANCES["F32"]
 
 
-@pytest.mark.parametrize("form", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_1"])
+@pytest.mark.parametrize(
+    "form", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_1", "FP8", "FP8 blocks", "NVFP4", "MXFP4"]
+)
 def test_weights_of_every_kind(backend, form):
     backend.load(model("llama", form), SMALL)
     assert backend.kv_format(model("llama", form)) == "fp16"
