@@ -1,4 +1,4 @@
-# make serve | test | bench | lint | acceptance: each sets up .venv first; nothing else needs to be installed.
+# make serve | test | bench | bench-gate | lint | acceptance: each sets up .venv first; nothing else needs to be installed.
 # ARGS is passed on:    make serve ARGS="--port 9000"    make test ARGS="tests/http -x"
 # PYTHON chooses the interpreter .venv is made with:    make serve PYTHON=/usr/bin/python3.12
 
@@ -13,7 +13,7 @@ PIP_INSTALL := $(V)/bin/python -m pip install --quiet --disable-pip-version-chec
 PYTEST := $(V)/bin/python -m pytest
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-header --no-annotate
 
-.PHONY: serve test bench lint acceptance lock clean
+.PHONY: serve test bench bench-gate lint acceptance lock clean
 serve: $(V)/runtime.ok
 	@$(V)/bin/python -m imp $(ARGS)
 
@@ -22,6 +22,10 @@ test: $(V)/dev.ok
 
 bench: $(V)/dev.ok
 	$(PYTEST) bench $(ARGS)
+
+# whether this tree is as fast as an earlier revision of it, which runs beside it
+bench-gate: $(V)/dev.ok
+	$(V)/bin/python -m bench.gate $(ARGS)
 
 lint: $(V)/dev.ok
 	$(V)/bin/ruff check .

@@ -104,6 +104,7 @@ buildPythonApplication {
     "tests/real/test_soak.py"
     "tests/test_bench.py"
     "tests/test_docs.py"
+    "tests/test_gate.py"
     "tests/http/test_matrix.py"
     # long, and no different in a sandbox
     "tests/cpu"
