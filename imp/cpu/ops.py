@@ -18,7 +18,7 @@ from ..model import centring
 from ..model.buffers import Buffer
 from ..model.inputs import StepInputs
 from ..model.lora import Adapter, Base
-from ..model.ops import Attention, Linear, Model, Norm, Rope, StepLimits
+from ..model.ops import Attention, Experts, Linear, Model, Norm, Rope, StepLimits
 from ..model.sampling import Drawn, SamplingPlan
 from ..model.sparse import ALL, Sparse
 from ..weights.checkpoint import UnsupportedModel, Weight
@@ -27,6 +27,7 @@ from .aside import CpuAside, Programs
 from .attention import AttentionWork
 from .cache import CompiledKernels, Progress, compile_all
 from .choosing import Choice
+from .experts import Mixture, Rows
 from .kept import BLOCK as KV_BLOCK
 from .kept import Kept
 from .kv import KEPT, kept_for
@@ -44,6 +45,7 @@ from .pointwise import (
     softcap,
 )
 from .program import (
+    LANES,
     STEP_TOKENS,
     STEP_WANTED,
     Argument,
@@ -52,19 +54,14 @@ from .program import (
     Program,
     build,
     fill_header,
+    row_bytes,
 )
 from .sample import Sampler
 from .simd import detect
 from .threads import Threads
 
 ROPE_SAMPLE = 16  # positions
-LANES = 8  # rows of floats are whole vectors
 ASIDE, ASIDE_ROWS = 64, 8  # positions and sequences of what is computed aside: enough for full speed
-
-
-def _stride(columns: int) -> int:
-    """Bytes from one row of floats to the next."""
-    return -(-columns // LANES) * LANES * 4
 
 
 def _vector(values: np.ndarray) -> np.ndarray:
@@ -89,7 +86,7 @@ class Activation:
 
     @property
     def stride(self) -> int:
-        return _stride(self.columns)
+        return row_bytes(self.columns)
 
     def made_by(self, op: Op, floats_at: int, tiles_at: int) -> Activation:
         self.maker, self.floats_at, self.tiles_at = op, floats_at, tiles_at
@@ -190,6 +187,13 @@ class Recorder:
         args: list[Argument] = [source, gate_up.stride, out.columns, 0, out.stride, 0]
         return out.made_by(self._record(GLUS[activation], args, reads=[source]), floats_at=3, tiles_at=5)
 
+    def experts_add(self, x: Activation, scores: Activation, experts: Experts, residual: Activation) -> Activation:
+        out = self._again(residual)
+        given = [Rows(self._as_floats(each), each.stride) for each in (x, scores, out)]
+        for op in Mixture(experts, self.limits.tokens, self._packed).ops(*given):
+            self._append(op)
+        return out
+
     def keep_hidden(self, x: Activation, norm_: Norm) -> None:
         if self.hidden_out is None:
             return
@@ -226,7 +230,7 @@ class Recorder:
 
     def _floats(self, columns: int, name: str) -> Activation:
         rows = self.limits.tokens
-        return Activation(rows, columns, Buffer(rows * _stride(columns), name))
+        return Activation(rows, columns, Buffer(rows * row_bytes(columns), name))
 
     def _again(self, residual: Activation) -> Activation:
         """The same memory with new contents: forms made of the old ones do not count."""
@@ -360,7 +364,7 @@ class CpuBackend:
         self.limits = limits
         self._kv = np.zeros(self.kv_block_bytes(model, KV_BLOCK) * limits.blocks + HUGE + 64, np.uint8)
         self._logits = np.zeros((limits.logit_rows, model.vocab), np.float32)
-        self._hidden = np.zeros((limits.tokens, _stride(model.hidden) // 4), np.float32)
+        self._hidden = np.zeros((limits.tokens, row_bytes(model.hidden) // 4), np.float32)
         self._columns, self._pooled = model.hidden, 0
         planes, self._blocks = self._planes(model, limits, kept)
         own = self.sparse

@@ -67,12 +67,12 @@ CAP_COLUMNS = 4096
 
 
 @njit
-def _units(tokens):
+def units_of(tokens):
     return tokens if tokens < 2 * GRAIN else (tokens + GRAIN - 1) // GRAIN
 
 
 @njit
-def _span(unit, tokens):
+def span_of(unit, tokens):
     """The tokens of a unit."""
     if tokens < 2 * GRAIN:
         return unit, unit + 1
@@ -81,7 +81,7 @@ def _span(unit, tokens):
 
 @count
 def per_token(args, step):
-    return _units(word(step, STEP_TOKENS))
+    return units_of(word(step, STEP_TOKENS))
 
 
 @micro(int64, int64, int64, int64)
@@ -104,7 +104,7 @@ def _quantise_block(x: V, integers: V, scales: V, sums: V) -> None:
 
 
 @njit
-def _quantise(x, token, first, stop, blocks, out):
+def quantise_row(x, token, first, stop, blocks, out):
     """Columns first..stop of one token's row `x` into its place in the tiles at `out`; `blocks` in a whole row."""
     tile = out + token // TILE * blocks * TILE_BLOCK_BYTES
     place = token % TILE
@@ -117,10 +117,10 @@ def _quantise(x, token, first, stop, blocks, out):
 @kernel(per_token)
 def quantise(args, step, unit, scratch):
     """args: 0 x, 1 stride, 2 columns, 3 out (tiles)"""
-    first, stop = _span(unit, word(step, STEP_TOKENS))
+    first, stop = span_of(unit, word(step, STEP_TOKENS))
     for token in range(first, stop):
         columns = word(args, 2)
-        _quantise(word(args, 0) + token * word(args, 1), token, 0, columns, columns // BLOCK, word(args, 3))
+        quantise_row(word(args, 0) + token * word(args, 1), token, 0, columns, columns // BLOCK, word(args, 3))
 
 
 # Embedding
@@ -160,7 +160,7 @@ def _embed(layout: Layout) -> Kernel:
     @kernel(per_token, name=f"pointwise.embed_{layout.name}")
     def embed(args, step, unit, scratch):
         """args: 0 table, 1 records in a row, 2 bytes of a group, 3 scale, 4 y, 5 stride"""
-        first, stop = _span(unit, word(step, STEP_TOKENS))
+        first, stop = span_of(unit, word(step, STEP_TOKENS))
         for token in range(first, stop):
             index = load_i32(word(step, STEP_TOKEN_IDS) + token * 4)
             at = word(args, 0) + index // rows * word(args, 2)
@@ -204,13 +204,13 @@ def _norm_row(args, x, token, scratch):
     y = word(args, 5) + token * word(args, 6) if stored else scratch
     _scaled(x, word(args, 3), columns, _rms_inverse(x, columns, real(args, 4)), y)
     if word(args, 7) != 0:
-        _quantise(y, token, 0, columns, columns // BLOCK, word(args, 7))
+        quantise_row(y, token, 0, columns, columns // BLOCK, word(args, 7))
 
 
 @kernel(per_token)
 def norm(args, step, unit, scratch):
     """args: 0 x, 1 stride, 2 columns, 3 weight, 4 eps, 5 y or 0, 6 stride of y, 7 y quantised or 0"""
-    first, stop = _span(unit, word(step, STEP_TOKENS))
+    first, stop = span_of(unit, word(step, STEP_TOKENS))
     for token in range(first, stop):
         _norm_row(args, word(args, 0) + token * word(args, 1), token, scratch)
 
@@ -229,13 +229,13 @@ def norm_wanted(args, step, unit, scratch):
 
 @count
 def per_pooled(args, step):
-    return _units(word(step, STEP_POOLED))
+    return units_of(word(step, STEP_POOLED))
 
 
 @kernel(per_pooled)
 def norm_pooled(args, step, unit, scratch):
     """The rows whose hidden states are wanted, one after the other. args: as norm's"""
-    first, stop = _span(unit, word(step, STEP_POOLED))
+    first, stop = span_of(unit, word(step, STEP_POOLED))
     for i in range(first, stop):
         token = load_i32(word(step, STEP_POOLED_IDS) + i * 4)
         _norm_row(args, word(args, 0) + token * word(args, 1), i, scratch)
@@ -244,7 +244,7 @@ def norm_pooled(args, step, unit, scratch):
 @kernel(per_token)
 def norm_add(args, step, unit, scratch):
     """y += norm(x). args: 0 x, 1 stride, 2 columns, 3 weight, 4 eps, 5 y, 6 stride of y"""
-    first, stop = _span(unit, word(step, STEP_TOKENS))
+    first, stop = span_of(unit, word(step, STEP_TOKENS))
     for token in range(first, stop):
         x, y = word(args, 0) + token * word(args, 1), word(args, 5) + token * word(args, 6)
         columns, weight = word(args, 2), word(args, 3)
@@ -268,31 +268,45 @@ def _gelu_tanh(x: V) -> V:
     return x / (exp(inner * -2.0) + 1.0)
 
 
+def _gated(activation):
+    @njit
+    def gated(gate, columns, first, row, y, tiles):
+        """act(gate) * up of GLU_COLUMNS columns from `first` on. gate: a row of columns, then as many of up. y: a row.
+        tiles: where row number `row` goes quantised, or 0"""
+        stop = min(first + GLU_COLUMNS, columns)
+        up = gate + columns * 4
+        for i in range(first, stop, 8):
+            store(y + i * 4, activation(load_f32x8(gate + i * 4)) * load_f32x8(up + i * 4))
+        if tiles != 0:
+            quantise_row(y, row, first, stop, columns // BLOCK, tiles)
+
+    return gated
+
+
+GATED = {name: _gated(activation) for name, activation in (("silu", _silu), ("gelu_tanh", _gelu_tanh))}
+
+
 @count
 def _glu_units(args, step):
     return word(step, STEP_TOKENS) * ((word(args, 2) + GLU_COLUMNS - 1) // GLU_COLUMNS)
 
 
-def _glu(name: str, activation) -> Kernel:
+def _glu(name: str) -> Kernel:
+    gated = GATED[name]
+
     @kernel(_glu_units, name=f"pointwise.glu_{name}")
     def glu(args, step, unit, scratch):
         """args: 0 gate_up, 1 stride, 2 columns of y, 3 y or 0, 4 stride of y, 5 y quantised or 0"""
-        columns = word(args, 2)
-        shares = (columns + GLU_COLUMNS - 1) // GLU_COLUMNS
-        token, first = unit // shares, unit % shares * GLU_COLUMNS
-        stop = min(first + GLU_COLUMNS, columns)
-        gate = word(args, 0) + token * word(args, 1)
-        up = gate + columns * 4
+        shares = (word(args, 2) + GLU_COLUMNS - 1) // GLU_COLUMNS
+        token = unit // shares
         y = word(args, 3) + token * word(args, 4) if word(args, 3) != 0 else scratch
-        for i in range(first, stop, 8):
-            store(y + i * 4, activation(load_f32x8(gate + i * 4)) * load_f32x8(up + i * 4))
-        if word(args, 5) != 0:
-            _quantise(y, token, first, stop, columns // BLOCK, word(args, 5))
+        row = word(args, 0) + token * word(args, 1)
+        gated(row, word(args, 2), unit % shares * GLU_COLUMNS, token, y, word(args, 5))
 
     return glu
 
 
-GLUS = {name: _glu(name, activation) for name, activation in (("silu", _silu), ("gelu_tanh", _gelu_tanh))}
+GLUS = {name: _glu(name) for name in GATED}
 
 
 # Rope and the KV cache
@@ -337,7 +351,7 @@ def _rotate_store(kept: Kept) -> Kernel:
         15 bytes of a record, 16 centres [kv heads, d] of turned keys"""
         heads, kv_heads, d, record = word(args, 3), word(args, 4), word(args, 5), word(args, 15)
         memory = scratch + d * 4
-        first, stop = _span(unit, word(step, STEP_TOKENS))
+        first, stop = span_of(unit, word(step, STEP_TOKENS))
         for token in range(first, stop):
             position = load_i32(word(step, STEP_POSITIONS) + token * 4)
             slot = load_i32(word(step, STEP_SLOTS) + token * 4)

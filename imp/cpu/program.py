@@ -59,6 +59,7 @@ STEP_SPARSE_COUNT, STEP_SCORE_COUNT = 25, 26  # attention_plan.py's: positions t
 STEP_WORDS = 32
 
 SCRATCH_BYTES = 1 << 20
+LANES = 8  # rows of floats are whole vectors
 
 Body = Callable[..., Any]
 
@@ -86,6 +87,11 @@ def count(body: Body) -> Count:
 
 def kernel(units: Count, name: str | None = None) -> Callable[[Body], Kernel]:
     return lambda body: Kernel(name or _name(body), body, units)
+
+
+def row_bytes(columns: int) -> int:
+    """From one row of floats to the next."""
+    return -(-columns // LANES) * LANES * 4
 
 
 def fill_header(step: np.ndarray, inputs: StepInputs) -> None:

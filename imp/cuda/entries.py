@@ -45,6 +45,10 @@ def linear_tiled(layout: int) -> Entry:
     return Entry(_source("linear.cu", FMT=layout, NT=0), "linear_tiled", "PPPPPPPPiiiiii", 128)
 
 
+def linear_experts(layout: int, token_tiles: int) -> Entry:
+    return Entry(_source("linear_experts.cu", FMT=layout, NT=token_tiles), "linear_experts", "PPPPPPPPPiiiiiqq", 128)
+
+
 def rotate_store(kv: int, head_dim: int) -> Entry:
     return Entry(_source("rotate.cu", KV=kv, D=head_dim), "rotate_store", "PPPPPPPPPPPqiiiiiff", 32)
 
@@ -79,6 +83,10 @@ RMS_NORM = Entry(_source("norm.cu"), "rms_norm", "PPPPiPiiiif", 256)
 RMS_NORM_ADD = Entry(_source("norm.cu"), "rms_norm_add", "PPPPiiif", 256)
 GLU = Entry(_source("glu.cu"), "glu", "PPPiPiiii", 256)
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+ROUTE = Entry(_source("experts.cu"), "route", "PPPPPiiiiif", 32)
+COUNT_ENTRIES = Entry(_source("experts.cu"), "count_entries", "PPPi", 32)
+PLACE = Entry(_source("experts.cu"), "place", "PPPPPPPiiii", 32)
+GATHER = Entry(_source("experts.cu"), "gather", "PPPPPiiii", 256)
 CONVERT = Entry(_source("convert.cu"), "convert", "PPiPiii", 256)
 SOFTCAP = Entry(_source("convert.cu"), "softcap", "PPiiif", 256)
 SOFTCAP_COLUMNS = 1024  # that a block does

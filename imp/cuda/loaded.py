@@ -138,6 +138,8 @@ class LoadedModel:
         """Every kernel that some step of this model takes."""
         most = min(self.limits.tokens, BUCKETS[-1])
         shapes = [self._shape(tokens, tokens, tokens, 2) for tokens in range(1, most + 1)]
+        more = [1 << i for i in range(most.bit_length(), self.limits.tokens.bit_length())]  # of experts' products
+        shapes += [self._shape(tokens, 1, 1, 1) for tokens in more]
         shapes += [self._shape(self.limits.tokens, wanted, 1, 1) for wanted in range(1, self.limits.logit_rows + 1)]
         shapes.append(self._shape(1, 1, 0, 1, adapted=True))
         launches = (launch for shape in shapes for launch in self._launches(shape))

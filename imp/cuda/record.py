@@ -13,11 +13,12 @@ import numpy as np
 
 from ..model.buffers import Buffer
 from ..model.kv import KVFormat
-from ..model.ops import Attention, Linear, Norm, StepLimits
+from ..model.ops import Attention, Experts, Linear, Norm, StepLimits
 from ..weights.checkpoint import Weight
 from . import entries
 from .adapters import Site, Sites
 from .entries import BF16, F16, F32, Entry
+from .experts import Mixture
 from .layouts import Packed
 from .program import SIZES, Activation, Constant, Launch, Op, Place, ScaledActivation, padded
 from .step import PARTIAL_ROWS, POOLED, TOKENS, WANTED
@@ -171,6 +172,12 @@ class Recorder:
 
         return ScaledActivation(self.limits.tokens, columns, self._slot().append, make)
 
+    def experts_add(self, x: Activation, scores: Activation, experts: Experts, residual: Activation) -> Activation:
+        out = self._again(residual)
+        for op in Mixture(experts, self.limits, self._packed).ops(x, scores, out, _form):
+            self._append(op)
+        return out
+
     def keep_hidden(self, x: Activation, norm: Norm) -> None:
         self.hidden_out, _ = self._norm(x, norm, self.limits.tokens, POOLED, "pooled").operand(F32)
 
@@ -261,7 +268,7 @@ class Recorder:
         column = 0
         for part in linear.parts:
             packed = self._packed(part)
-            source, scales = x.operand(OPERANDS.get(packed.kind, F16))
+            source, scales = x.operand(_form(packed))
             scaled = scales if isinstance(x, ScaledActivation) and packed.kind not in OPERANDS else None
             launch = _product(packed, source, scaled, bias, out, column, x.stride, stride, word, add)
             reads = [source, *([scaled] if scaled else []), *([out] if add or column else [])]
@@ -273,7 +280,7 @@ class Recorder:
     def _adapt(self, x: Activation, linear: Linear, out: Buffer, stride: int) -> None:
         """What adapters add: one launch for the site, one for each part; none in programs of steps without adapters."""
         site = self.sites.add(linear.names, x.stride)
-        form = OPERANDS.get(self._packed(linear.parts[0]).kind, F16)
+        form = _form(self._packed(linear.parts[0]))
         source, scales = x.operand(form)
         scaled = scales if isinstance(x, ScaledActivation) and form == F16 else None
         hidden = Buffer(self.limits.tokens * site.hidden * 4, "adapted")
@@ -300,6 +307,11 @@ class Recorder:
             return Launch(entries.EXPAND, (_adapted_tokens(place), blocks, 1), arguments)
 
         return launch
+
+
+def _form(packed: Packed) -> int:
+    """What these weights multiply."""
+    return OPERANDS.get(packed.kind, F16)
 
 
 def _adapted_tokens(place: Place) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..weights.checkpoint import Weight
-from .ops import Array, Attention, KVLayer, Linear, Norm, Ops
+from .ops import Array, Attention, Experts, KVLayer, Linear, Norm, Ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +24,57 @@ class GatedMlp:
     gate_up: Linear  # gate and up stacked
     down: Linear
     activation: str
+    post_norm: Norm | None = None
 
-    def __call__(self, ops: Ops, x: Array) -> Array:
-        """[T, D] -> [T, F], before the down projection."""
-        return ops.glu(ops.linear(x, self.gate_up), self.activation)
+    def __call__(self, ops: Ops, x: Array, residual: Array) -> Array:
+        """residual + [norm](down(act(gate x) * up x)), [T, D]"""
+        inner = ops.glu(ops.linear(x, self.gate_up), self.activation)
+        return _join(ops, residual, inner, self.down, self.post_norm)
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """That adapters may add to."""
+        return self.gate_up, self.down
+
+    @property
+    def others(self) -> tuple[Weight, ...]:
+        """All other matrices."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    router: Linear  # one output for each expert
+    experts: Experts
+
+    def __call__(self, ops: Ops, x: Array, residual: Array) -> Array:
+        """residual + the weighted sum of the experts that the router chooses, [T, D]"""
+        return ops.experts_add(x, ops.linear(x, self.router), self.experts, residual)
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """That adapters may add to."""
+        return ()
+
+    @property
+    def others(self) -> tuple[Weight, ...]:
+        """All other matrices."""
+        return *self.router.parts, *self.experts.weights
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """x += [norm](out(mixer(norm(x)))); x += [norm](down(mlp(norm(x)))). The norms in brackets are Gemma's."""
+    """x += [norm](out(mixer(norm(x)))); x += mlp(norm(x)). The norm in brackets is Gemma's."""
 
     mixer_norm: Norm
     mixer: SelfAttention
     mlp_norm: Norm
-    mlp: GatedMlp
+    mlp: GatedMlp | Mixture
     mixer_post_norm: Norm | None = None
-    mlp_post_norm: Norm | None = None
 
     def __call__(self, ops: Ops, x: Array) -> Array:
         x = _join(ops, x, self.mixer(ops, ops.norm(x, self.mixer_norm)), self.mixer.out, self.mixer_post_norm)
-        return _join(ops, x, self.mlp(ops, ops.norm(x, self.mlp_norm)), self.mlp.down, self.mlp_post_norm)
+        return self.mlp(ops, ops.norm(x, self.mlp_norm), x)
 
 
 def _join(ops: Ops, x: Array, inner: Array, projection: Linear, post_norm: Norm | None) -> Array:
@@ -73,7 +104,8 @@ class Decoder:
 
     @property
     def formats(self) -> frozenset[str]:
-        return frozenset(part.format.name for linear in (self.head, *self._linears()) for part in linear.parts)
+        parts = [part for linear in (self.head, *self._linears()) for part in linear.parts]
+        return frozenset(weight.format.name for weight in (*parts, *self._others()))
 
     @property
     def modules(self) -> dict[str, tuple[int, int]]:
@@ -82,8 +114,11 @@ class Decoder:
 
     def _linears(self) -> list[Linear]:
         """Of the blocks."""
-        each = [(b.mixer.qkv, b.mixer.out, b.mlp.gate_up, b.mlp.down) for b in self.blocks]
-        return [linear for four in each for linear in four]
+        return [linear for b in self.blocks for linear in (b.mixer.qkv, b.mixer.out, *b.mlp.linears)]
+
+    def _others(self) -> list[Weight]:
+        """Of the blocks."""
+        return [weight for b in self.blocks for weight in b.mlp.others]
 
     def forward(self, ops: Ops) -> Array:
         x = ops.embed(self.embedding, self.embedding_scale)

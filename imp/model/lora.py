@@ -93,6 +93,8 @@ def adapter(files: AdapterFiles, base: Base) -> Adapter:
     _refuse_others(config)
     sides: dict[str, dict[str, Weight]] = {}
     for name, weight in files.weights.items():
+        if ".experts." in name:
+            raise Unsupported(f"the adapter has the tensor {name!r}; experts of a mixture cannot be adapted")
         found = _TENSOR.fullmatch(name)
         if found is None or found["last"] not in MODULES:
             known = ", ".join(MODULES)

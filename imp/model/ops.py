@@ -44,6 +44,33 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Experts:
+    """Gated MLPs of which every token goes through a few (Shazeer et al. 2017). Adapters cannot add to them.
+
+    A token's weights are the softmax of its scores over all experts. Those with the largest are its own, of equals the
+    first; `normalised`: their weights are divided by their sum."""
+
+    gate: tuple[Weight, ...]  # of each expert [F, D]
+    up: tuple[Weight, ...]
+    down: tuple[Weight, ...]  # [D, F]
+    chosen: int  # experts of a token
+    normalised: bool
+    activation: str  # as glu's
+
+    @property
+    def count(self) -> int:
+        return len(self.gate)
+
+    @property
+    def inner(self) -> int:
+        return self.gate[0].shape[0]
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return (*self.gate, *self.up, *self.down)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Norm:
     """RMS norm: y = x / sqrt(mean(x^2) + eps) * weight, over the last axis (Zhang & Sennrich 2019)."""
 
@@ -106,6 +133,10 @@ class Ops(Protocol):
 
     def glu(self, gate_up: Array, activation: str) -> Array:
         """gate_up [T, 2F] -> act(gate) * up, [T, F]; gate is the first half. activation: silu | gelu_tanh"""
+
+    def experts_add(self, x: Array, scores: Array, experts: Experts, residual: Array) -> Array:
+        """residual + the sum over a token's experts, from the one with the largest weight on, of
+        weight * down(act(gate x) * up x). scores [T, experts]: what the router says of x. `residual` is spent."""
 
     def keep_hidden(self, x: Array, norm: Norm) -> None:
         """norm(x) for the rows of the step whose hidden states are wanted: they are what Backend.hidden returns."""

@@ -15,7 +15,7 @@ from . import centring, sparse
 from .inputs import StepInputs
 from .kv import FORMATS, turned
 from .lora import Adapter, Base
-from .ops import Attention, Linear, Model, Norm, Rope, StepLimits
+from .ops import Attention, Experts, Linear, Model, Norm, Rope, StepLimits
 from .rope import rotate
 from .sampling import Drawn, SamplingPlan, reference_sample
 from .sparse import ALL, Sparse
@@ -235,6 +235,21 @@ class ReferenceBackend:
     def glu(self, gate_up: np.ndarray, activation: str) -> np.ndarray:
         gate, up = np.split(gate_up, 2, axis=-1)
         return ACTIVATIONS[activation](gate) * up
+
+    def experts_add(self, x: np.ndarray, scores: np.ndarray, experts: Experts, residual: np.ndarray) -> np.ndarray:
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        chosen = np.argsort(-scores, axis=1, kind="stable")[:, : experts.chosen]
+        weights = np.take_along_axis(weights, chosen, axis=1)
+        if experts.normalised:
+            weights /= weights.sum(axis=1, keepdims=True)
+        out, activation = residual.copy(), ACTIVATIONS[experts.activation]
+        for expert in np.unique(chosen):
+            rows, places = np.nonzero(chosen == expert)
+            gate, up, down = (self._weight(each[expert]) for each in (experts.gate, experts.up, experts.down))
+            inner = activation(x[rows] @ gate.T) * (x[rows] @ up.T)
+            out[rows] += weights[rows, places, None] * (inner @ down.T)
+        return out
 
     def keep_hidden(self, x: np.ndarray, norm: Norm) -> None:
         self.kept = rms_norm(x[self.inputs.pooled], norm).astype(np.float32)

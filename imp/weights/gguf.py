@@ -52,7 +52,7 @@ class GgufCheckpoint:
         self.parameters = sum(entry.elements for entry in tensors.values())
         self.quantization = main_type((entry.type.name, entry.size) for entry in tensors.values())
         self._file = first.file
-        self._architecture = architecture(name)
+        self._architecture = architecture(keys)
         self._vocabulary = GgufVocabulary(
             {k: v for k, v in first.metadata.items() if k.startswith("tokenizer.") or k == "general.architecture"}
         )

@@ -41,6 +41,20 @@ BLOCK_PARTS = {
     "ffn_down": "mlp.down_proj",
 }
 
+MIXTURE = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
+
+MIXTRAL = {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.w2",
+}
+
 SANDWICH_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
@@ -65,18 +79,29 @@ class Architecture:
     global_every: int | None = None  # with a sliding window: every how many layers one attends globally
     query_scalar: bool = False  # gemma 2 and 3: `query_pre_attn_scalar` is the head size ...
     query_scalar_of_hidden: int | None = None  # ... but hidden size / heads in the model of so many layers
+    mixture: Architecture | None = None  # what it means where there are experts
 
 
+# the converter reorders these rows, from halves to neighbouring pairs; `halves_from_pairs` undoes it
+PAIRS = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(
         "llama",
         "LlamaForCausalLM",
-        # the converter reorders these rows, from halves to neighbouring pairs; `halves_from_pairs` undoes it
-        interleaved={"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"},
+        interleaved=PAIRS,
         defaults={"hidden_act": "silu"},
+        mixture=Architecture(
+            "mixtral", "MixtralForCausalLM", parts=MIXTRAL, interleaved=PAIRS, defaults={"hidden_act": "silu"}
+        ),
     ),
     "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", defaults={"hidden_act": "silu"}),
     "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", defaults={"hidden_act": "silu"}),
+    "qwen3moe": Architecture(
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        parts=MIXTURE,
+        defaults={"hidden_act": "silu", "norm_topk_prob": True},  # as llama.cpp computes all of them
+    ),
     "gemma": Architecture("gemma", "GemmaForCausalLM", defaults=GEMMA),
     "gemma2": Architecture(
         "gemma2",
@@ -102,9 +127,10 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-def architecture(name: str) -> Architecture:
+def architecture(keys: Keys) -> Architecture:
     """Unknown ones get the common names and keys; whether the model can run is the model layer's to say."""
-    return ARCHITECTURES.get(name) or Architecture(name)
+    known = ARCHITECTURES.get(keys.arch) or Architecture(keys.arch)
+    return known.mixture if known.mixture and keys.integer(".expert_count", MAX_EXPERTS, low=0) else known
 
 
 def hugging_face_name(arch: Architecture, name: str) -> str:
@@ -228,19 +254,26 @@ SAMPLING = {
     "mirostat_tau": "mirostat_tau",
     "mirostat_eta": "mirostat_eta",
 }
+EXPERT_SIZES = [
+    ("num_local_experts", ".expert_count"),
+    ("num_experts_per_tok", ".expert_used_count"),
+    ("moe_intermediate_size", ".expert_feed_forward_length"),
+]
 MAX_LAYERS = 4096
+MAX_EXPERTS = 1 << 16
 REQUIRED = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 
 
 def config_of(keys: Keys, tensors: Mapping[str, TensorEntry]) -> dict[str, Any]:
     """The `config.json` a Hugging Face checkpoint of the same model would have. `tensors` by their GGUF names."""
-    arch = architecture(keys.arch)
+    arch = architecture(keys)
     layers = keys.integer(".block_count", MAX_LAYERS)
     config: dict[str, Any] = {"model_type": arch.model_type, **arch.defaults, "rope_theta": 10000.0}
     if arch.class_name:
         config["architectures"] = [arch.class_name]
     found: dict[str, Any] = {"num_hidden_layers": layers}
     found |= {name: keys.integer(key, high) for name, key, high in SIZES}
+    found |= {name: keys.integer(key, 1 << 26, low=0) or None for name, key in EXPERT_SIZES}  # 0: there are none
     found |= {name: keys.integers(key, high, layers) for name, key, high in SIZES_PER_LAYER}
     found |= {name: keys.number(key) for name, key in NUMBERS}
     found |= {name: special_id(keys, key) for name, key in SPECIAL_IDS}

@@ -47,6 +47,13 @@ def test_who_is_chosen(kind: int, experts: int, k: int, normalise: bool) -> None
     assert (found[5] == -1).all()
 
 
+def test_scores_that_are_no_numbers_choose_experts_that_there_are() -> None:
+    logits = np.full((1, padded(8)), np.nan, np.float32)
+    args = [logits, 0, counts(1), Result((1, 2), np.int32), Result((1, 2)), 8, 2, padded(8), SOFTMAX, 1, 1.0]
+    found, _ = run(module("experts.cu"), "route", (1,), 32, args)
+    assert ((found >= 0) & (found < 8)).all()
+
+
 def placed(experts: np.ndarray, count: int, align: int, tiles: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     tokens, k = experts.shape
     (sizes,) = run(
@@ -54,8 +61,10 @@ def placed(experts: np.ndarray, count: int, align: int, tiles: int) -> tuple[np.
     )
     np.testing.assert_array_equal(sizes, np.bincount(experts.reshape(-1), minlength=count))
     args = [experts, sizes, counts(tokens), Result(experts.shape, np.int32), Result(values=np.full(tiles * align, 7, np.int32)),
-            Result((tiles,), np.int32), count, k, align, tiles]  # fmt: skip
-    return tuple(run(module("experts.cu"), "place", (count,), 32, args))  # type: ignore[return-value]
+            Result((tiles,), np.int32), Result((1,), np.int32), count, k, align, tiles]  # fmt: skip
+    places, sources, tile_expert, total = run(module("experts.cu"), "place", (count,), 32, args)
+    assert total == align * (tile_expert >= 0).sum()
+    return places, sources, tile_expert
 
 
 @pytest.mark.parametrize(("count", "k", "align"), [(8, 2, 8), (40, 4, 32), (5, 1, 8)])

@@ -4,25 +4,32 @@ python tests/model/make_golden.py
 """
 
 import json
+import tempfile
 from pathlib import Path
 
 import torch
 import transformers
+from safetensors.torch import save_file
 from tiny import CONFIGS, prompt, tensors
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 
 def logits(name: str) -> list[list[float]]:
-    """Every 4th position and the last, all of the vocabulary."""
-    values = dict(CONFIGS[name])
-    config = AutoConfig.for_model(values.pop("model_type"), **values)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
-    state = {key: torch.from_numpy(value).double() for key, value in tensors(name).items()}
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
-    model.tie_weights()
+    """Every 4th position and the last, all of the vocabulary. The files are what we read, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(CONFIGS[name]))
+        save_file(
+            {key: torch.from_numpy(value) for key, value in tensors(name).items()},
+            Path(folder) / "model.safetensors",
+            metadata={"format": "pt"},
+        )
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager", output_loading_info=True
+        )
+    missing, unexpected = set(found["missing_keys"]), found["unexpected_keys"]
+    assert not unexpected and missing <= {"lm_head.weight"}, (missing, unexpected)
     with torch.no_grad():
-        out = model(torch.tensor([prompt(name)])).logits[0]
+        out = model.eval()(torch.tensor([prompt(name)])).logits[0]
     return [[round(v, 6) for v in row] for row in out[3::4].tolist()]
 
 

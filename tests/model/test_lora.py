@@ -156,6 +156,12 @@ _V = "base_model.model.model.layers.1.self_attn.v_proj"
         ),
         (f"{_V}.lora_magnitude_vector", (32,), UnsupportedModel, "only A and B of"),
         ("base_model.model.model.layers.1.mlp.gate.lora_A.weight", (1, 96), UnsupportedModel, "only A and B of"),
+        (
+            "base_model.model.model.layers.1.mlp.experts.3.up_proj.lora_A.weight",
+            (1, 96),
+            UnsupportedModel,
+            "experts of a mixture cannot be adapted",
+        ),
         ("base_model.model.vision.layers.1.mlp.up_proj.lora_A.weight", (1, 96), UnsupportedModel, "only A and B of"),
         (
             "base_model.model.model.layers.7.mlp.up_proj.lora_A.weight",

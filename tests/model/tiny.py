@@ -59,7 +59,59 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "query_pre_attn_scalar": 16,
         "hidden_activation": "gelu_pytorch_tanh",
     },
+    "mixtral": BASE
+    | {
+        "model_type": "mixtral",
+        "tie_word_embeddings": False,
+        "intermediate_size": 64,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
+    "qwen3": BASE | {"model_type": "qwen3", "tie_word_embeddings": True},
+    "qwen3-moe": BASE
+    | {
+        "model_type": "qwen3_moe",
+        "tie_word_embeddings": False,
+        "num_experts": 11,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+    },
+    "qwen3-moe-unnormalised": BASE
+    | {
+        "model_type": "qwen3_moe",
+        "tie_word_embeddings": True,
+        "num_experts": 5,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 64,
+        "norm_topk_prob": False,
+        "num_hidden_layers": 4,
+        "decoder_sparse_step": 2,
+        "mlp_only_layers": [3],
+    },
 }
+
+
+def gated(at: str, names: tuple[str, str, str], inner: int, hidden: int) -> dict[str, tuple[int, int]]:
+    """Shapes of gate, up and down."""
+    return dict(zip([f"{at}.{name}" for name in names], ((inner, hidden), (inner, hidden), (hidden, inner)), strict=True))
+
+
+def mixture(config: dict[str, Any], layer: int) -> dict[str, tuple[int, int]]:
+    """Shapes of a layer's router and experts, as published; {}: it has none."""
+    hidden = config["hidden_size"]
+    if "num_local_experts" in config:
+        at, names, inner = "block_sparse_moe", ("w1", "w3", "w2"), config["intermediate_size"]
+        count = config["num_local_experts"]
+    elif "num_experts" in config:
+        if layer in config.get("mlp_only_layers", ()) or (layer + 1) % config.get("decoder_sparse_step", 1):
+            return {}
+        at, names, inner = "mlp", ("gate_proj", "up_proj", "down_proj"), config["moe_intermediate_size"]
+        count = config["num_experts"]
+    else:
+        return {}
+    each = [gated(f"{at}.experts.{i}", names, inner, hidden) for i in range(count)]
+    return {f"{at}.gate": (count, hidden)} | {name: shape for one in each for name, shape in one.items()}
 
 
 def tensors(name: str) -> dict[str, np.ndarray]:
@@ -69,6 +121,7 @@ def tensors(name: str) -> dict[str, np.ndarray]:
     hidden, inner, d = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     heads, kv_heads, vocab = config["num_attention_heads"], config["num_key_value_heads"], config["vocab_size"]
     gemma = config["model_type"] == "gemma3_text"
+    normed = gemma or config["model_type"].startswith("qwen3")
 
     def matrix(*shape: int) -> np.ndarray:
         return (rng.standard_normal(shape) * 0.25).astype(np.float32)
@@ -86,9 +139,7 @@ def tensors(name: str) -> dict[str, np.ndarray]:
             "self_attn.k_proj": (kv_heads * d, hidden),
             "self_attn.v_proj": (kv_heads * d, hidden),
             "self_attn.o_proj": (hidden, heads * d),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
+            **(mixture(config, i) or gated("mlp", ("gate_proj", "up_proj", "down_proj"), inner, hidden)),
         }
         for key, shape in shapes.items():
             out[f"{at}.{key}.weight"] = matrix(*shape)
@@ -97,7 +148,7 @@ def tensors(name: str) -> dict[str, np.ndarray]:
         norms = ["input_layernorm", "post_attention_layernorm"]
         norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"] if gemma else []
         out |= {f"{at}.{key}.weight": norm(hidden) for key in norms}
-        if gemma:
+        if normed:
             out |= {f"{at}.self_attn.{key}.weight": norm(d) for key in ("q_norm", "k_norm")}
     return out
 

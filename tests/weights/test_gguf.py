@@ -37,6 +37,10 @@ NAMES |= {
     "qwen3": NAMES["llama"] + " self_attn.q_norm self_attn.k_norm",
     "gemma3": NAMES["gemma2"] + " self_attn.q_norm self_attn.k_norm",
 }
+EXPERTS = {
+    "llama": ("block_sparse_moe.gate", *(f"block_sparse_moe.experts.{part}" for part in ("w1", "w3", "w2"))),
+    "qwen3moe": ("mlp.gate", *(f"mlp.experts.{part}" for part in ("gate_proj", "up_proj", "down_proj"))),
+}
 
 
 @pytest.mark.parametrize("arch", NAMES)
@@ -52,6 +56,44 @@ def test_names_are_those_the_gguf_package_maps_from(tmp_path, arch):
     tensors = [Tensor(name, 0, (8, 8), make.floats(64)) for name in theirs]
     checkpoint = opened(tmp_path, Gguf(make.model_keys(arch, block_count=12), tensors))
     assert list(checkpoint.names()) == expected
+
+
+@pytest.mark.parametrize("arch", EXPERTS)
+def test_names_of_experts_are_those_the_gguf_package_maps_from(tmp_path, arch):
+    kind = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[arch]
+    judge = gguf.get_tensor_name_map(kind, 2)
+    expected = [f"model.layers.1.{part}.weight" for part in EXPERTS[arch]]
+    theirs = [judge.get_name(name, try_suffixes=(".weight",)) for name in expected]
+    assert None not in theirs
+    keys = make.model_keys(arch, block_count=2, expert_count=3, expert_used_count=2)
+    shapes = [(8, 3), *[(8, 8, 3)] * 3]
+    tensors = [
+        Tensor(name, 0, shape, make.floats(int(np.prod(shape)))) for name, shape in zip(theirs, shapes, strict=True)
+    ]
+    checkpoint = opened(tmp_path, Gguf(keys, tensors))
+    assert list(checkpoint.names()) == expected
+    assert checkpoint.weight(expected[3]).shape == (3, 8, 8)
+
+
+def test_a_llama_with_experts_is_mixtral_and_with_none_of_them_a_llama(tmp_path):
+    """Converters of plain models have written a count of 0."""
+    sizes = {"expert_count": 8, "expert_used_count": 2}
+    assert config(tmp_path, "llama", **sizes).items() >= {
+        "model_type": "mixtral",
+        "architectures": ["MixtralForCausalLM"],
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "intermediate_size": 16,
+    }.items()
+    plain = config(tmp_path, "llama", expert_count=0, expert_used_count=0)
+    assert plain["model_type"] == "llama" and not {"num_local_experts", "num_experts_per_tok"} & plain.keys()
+    sizes |= {"expert_feed_forward_length": 12}
+    assert config(tmp_path, "qwen3moe", **sizes).items() >= {
+        "model_type": "qwen3_moe",
+        "num_local_experts": 8,
+        "moe_intermediate_size": 12,
+        "norm_topk_prob": True,
+    }.items()
 
 
 def test_names_without_a_counterpart_stay(tmp_path):

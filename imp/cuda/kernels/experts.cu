@@ -40,7 +40,7 @@ KERNEL(32, 16) route(const float* logits, const float* bias, const int* counts, 
         for (int e = lane; e < E; e += 32)
             if (keys[e] > best) best = keys[e], at = e;
         float all = warp_max(best);
-        at = __reduce_min_sync(~0u, best == all ? (u32)at : (u32)MOST_EXPERTS);
+        at = min(__reduce_min_sync(~0u, best == all ? (u32)at : (u32)MOST_EXPERTS), E - 1);  // of no numbers at all: the last
         if (lane == k) {
             chosen = scored(row[at], top, inverse, kind);
             experts[token * K + k] = at;
@@ -65,9 +65,10 @@ KERNEL(32, 16) count_entries(const int* experts, const int* counts, int* sizes, 
 }
 
 // places[entry] is the entry's row among those of all experts, sources[row] the token whose row it is, -1: none;
-// tile_expert[i] the expert of rows i * align to (i + 1) * align - 1, for i < tiles; -1 from the last on. grid (E), one warp
-KERNEL(32, 16) place(const int* experts, const int* sizes, const int* counts, int* places, int* sources, int* tile_expert, int E,
-                     int K, int align, int tiles) {
+// tile_expert[i] the expert of rows i * align to (i + 1) * align - 1, for i < tiles; -1 from the last on. total[0]: how many
+// rows that are. grid (E), one warp
+KERNEL(32, 16) place(const int* experts, const int* sizes, const int* counts, int* places, int* sources, int* tile_expert,
+                     int* total, int E, int K, int align, int tiles) {
     int expert = blockIdx.x, entries = counts[0] * K, lane = threadIdx.x, start = 0;
     for (int e = lane; e < expert; e += 32) start += (sizes[e] + align - 1) / align;
     start = __reduce_add_sync(~0u, start) * align;
@@ -85,6 +86,7 @@ KERNEL(32, 16) place(const int* experts, const int* sizes, const int* counts, in
     for (int i = row + lane; i < end; i += 32) sources[i] = -1;
     for (int i = start / align + lane; i < (expert == E - 1 ? tiles : end / align); i += 32)
         tile_expert[i] = i < end / align ? expert : -1;
+    if (expert == E - 1 && lane == 0) total[0] = end;
 }
 
 // y[t] += the sum over k of weights[t][k] * x[places[t][k]], in this order. grid (tokens, at most)

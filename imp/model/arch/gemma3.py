@@ -70,8 +70,8 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
                 tensors.linear(f"{at}.mlp", {"gate_proj": inner, "up_proj": inner}, hidden),
                 tensors.linear(f"{at}.mlp", {"down_proj": hidden}, inner),
                 "gelu_tanh",
+                tensors.norm(f"{at}.post_feedforward_layernorm", hidden, eps, offset),
             ),
-            mlp_post_norm=tensors.norm(f"{at}.post_feedforward_layernorm", hidden, eps, offset),
         )
 
     embedding = tensors.matrix("model.embed_tokens.weight", vocab, hidden)

@@ -1,16 +1,19 @@
-"""The llama family: Llama 2 and 3, SmolLM2, Mistral, and everything else published under those model types."""
+"""The llama family: Llama 2 and 3, SmolLM2, Mistral, Qwen 3, whose queries and keys are normed, mixtures of experts of
+the last two, and everything else published under those model types."""
 
 from __future__ import annotations
 
 from ...weights.checkpoint import Checkpoint, InvalidModel
 from .. import rope
+from ..balance import balanced
 from ..config import Config
 from ..layers import Block, Decoder, GatedMlp, SelfAttention
 from ..ops import Attention, Linear
 from ..rescaling import IGNORES_DIVISORS
+from .mixtures import mixtures
 from .parts import Tensors
 
-MODEL_TYPES = ("llama", "mistral")
+MODEL_TYPES = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe")
 
 
 def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
@@ -23,6 +26,10 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
     if heads % kv_heads:
         raise InvalidModel(f"{heads} attention heads cannot share {kv_heads} key/value heads evenly")
     inner, vocab, eps = config.integer("intermediate_size"), config.integer("vocab_size"), config.number("rms_norm_eps")
+    layers = config.integer("num_hidden_layers")
+    mixed = mixtures(config, config.text("model_type"), layers, hidden)
+    slides = config.flag("use_sliding_window", True)  # Qwen's configs may name a window that none of its layers has
+    normed = "model.layers.0.self_attn.q_norm.weight" in checkpoint
     trained = config.integer("max_position_embeddings")
     theta, scaling = rope.settings(config)
     lengths = rope.lengths(trained, context, scaling)
@@ -31,8 +38,22 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
     freqs, factor = rope.frequencies(theta, head_dim, scaling, lengths, divisors)
     turning = rope.table(freqs, lengths.served, factor)
 
+    def plain_mlp(at: str) -> GatedMlp:
+        return GatedMlp(
+            tensors.linear(f"{at}.mlp", {"gate_proj": inner, "up_proj": inner}, hidden),
+            tensors.linear(f"{at}.mlp", {"down_proj": hidden}, inner),
+            "silu",
+        )
+
     def block(i: int) -> Block:
         at = f"model.layers.{i}"
+        q_norm = k_norm = None
+        if normed:
+            q_norm, k_norm = balanced(
+                tensors.norm(f"{at}.self_attn.q_norm", head_dim, eps),
+                tensors.norm(f"{at}.self_attn.k_norm", head_dim, eps),
+                turning,
+            )
         attention = Attention(
             layer=i,
             heads=heads,
@@ -40,7 +61,9 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
             head_dim=head_dim,
             scale=head_dim**-0.5,
             rope=turning,
-            window=config.integer("sliding_window", None),
+            window=config.integer("sliding_window", None) if slides else None,
+            q_norm=q_norm,
+            k_norm=k_norm,
         )
         qkv = {"q_proj": heads * head_dim, "k_proj": kv_heads * head_dim, "v_proj": kv_heads * head_dim}
         return Block(
@@ -51,18 +74,14 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
                 attention,
             ),
             mlp_norm=tensors.norm(f"{at}.post_attention_layernorm", hidden, eps),
-            mlp=GatedMlp(
-                tensors.linear(f"{at}.mlp", {"gate_proj": inner, "up_proj": inner}, hidden),
-                tensors.linear(f"{at}.mlp", {"down_proj": hidden}, inner),
-                "silu",
-            ),
+            mlp=(mixed and mixed.at(i, tensors)) or plain_mlp(at),
         )
 
     embedding = tensors.matrix("model.embed_tokens.weight", vocab, hidden)
     tied = config.flag("tie_word_embeddings") or "lm_head.weight" not in checkpoint
     return Decoder(
         embedding=embedding,
-        blocks=tuple(block(i) for i in range(config.integer("num_hidden_layers"))),
+        blocks=tuple(block(i) for i in range(layers)),
         norm=tensors.norm("model.norm", hidden, eps),
         head=Linear((embedding,)) if tied else tensors.linear("", {"lm_head": vocab}, hidden),
         hidden=hidden,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...weights.checkpoint import Checkpoint, InvalidModel, Weight
+from ..config import Unsupported
 from ..ops import Linear, Norm
 
 
@@ -21,6 +22,16 @@ class Tensors:
         if weight.shape != (outputs, inputs):
             raise InvalidModel(f"{name} has shape {weight.shape}, the config says {(outputs, inputs)}")
         return weight
+
+    def matrices(self, name: str, count: int, outputs: int, inputs: int) -> tuple[Weight, ...]:
+        """Those that one tensor [count, outputs, inputs] consists of."""
+        whole = self.checkpoint.weight(name)
+        if whole.shape != (count, outputs, inputs):
+            raise InvalidModel(f"{name} has shape {whole.shape}, the config says {(count, outputs, inputs)}")
+        if whole.scales is not None:
+            raise Unsupported(f"{name} has scales in a tensor of their own; several matrices in one are not read so")
+        parts = whole.data.reshape(count, outputs, -1)
+        return tuple(Weight(f"{name}[{i}]", part, whole.format, (outputs, inputs)) for i, part in enumerate(parts))
 
     def vector(self, name: str, size: int) -> np.ndarray:
         weight = self.checkpoint.weight(name)

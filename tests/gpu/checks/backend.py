@@ -63,7 +63,7 @@ def whole(backend, tokens: list[int], limits: StepLimits) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("name", ["llama", "llama-biased", "llama-yarn", "mistral-sliding", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "llama-biased", "llama-yarn", "mistral-sliding", "gemma3", "qwen3-moe"])
 def test_a_model_gives_the_logits_of_the_reference(backend, name):
     backend.load(model(name), SMALL)
     tokens = tiny.prompt(name)
@@ -106,7 +106,7 @@ def test_keys_and_values_of_every_format(kv):
     backend.close()
 
 
-@pytest.mark.parametrize(("name", "form"), [("llama", "Q4_1"), ("gemma3", "F16")])
+@pytest.mark.parametrize(("name", "form"), [("llama", "Q4_1"), ("gemma3", "F16"), ("qwen3-moe", "F16")])
 def test_how_a_prompt_is_cut_changes_no_bit(backend, name, form):
     backend.load(model(name, form), LARGE)
     tokens = tiny.prompt(name, 70)
