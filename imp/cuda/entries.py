@@ -46,7 +46,7 @@ def linear_tiled(layout: int) -> Entry:
 
 
 def linear_experts(layout: int, token_tiles: int) -> Entry:
-    return Entry(_source("linear_experts.cu", FMT=layout, NT=token_tiles), "linear_experts", "PPPPPPPPPiiiiiqq", 128)
+    return Entry(_source("linear_experts.cu", FMT=layout, NT=token_tiles), "linear_experts", "PPPPPPPPPiiiiiqqq", 128)
 
 
 def rotate_store(kv: int, head_dim: int) -> Entry:
@@ -101,6 +101,9 @@ def tile_rows(head_dim: int, group: int, tokens: int) -> int:
 def common() -> Iterator[Entry]:
     """What most models take: `imp.cuda.build` compiles these ahead."""
     yield from (RMS_NORM, RMS_NORM_ADD, GLU, CONVERT, SOFTCAP, SHRINK, EXPAND, draw(1 << 17), report(1 << 17))
+    yield from (ROUTE, COUNT_ENTRIES, PLACE, GATHER)
+    for kind in ("bf16", "fp8", "int4_nested"):
+        yield from (linear_experts(LAYOUTS[kind].number, tiles) for tiles in TOKEN_TILES)
     for layout in LAYOUTS.values():
         yield embed(layout.number)
         yield from (linear(layout.number, tiles) for tiles in TOKEN_TILES)

@@ -147,11 +147,11 @@ class Mixture:
 
         def launch(place: Place) -> Launch:
             one, room = matrices.one, self._room(place.shape.tokens)
-            weights = one.address, one.scales_address, 0
             operand = source.address, scales.address if scales else 0, 0, out.address + 4 * column
             sizes = one.outputs, one.columns, source_stride, stride, int(gathered)
             rows = self.sources.address, self.owners.address
-            arguments = (*weights, *operand, *rows, *sizes, matrices.apart // 16, matrices.apart)
+            apart = matrices.apart
+            arguments = (*one.addresses, *operand, *rows, *sizes, apart // 16, apart, apart // 4)
             entry = entries.linear_experts(one.layout.number, room.token_tiles)
             return Launch(entry, (-(-one.outputs // 16), room.tiles, 1), arguments)
 

@@ -107,7 +107,7 @@ def test_what_comes_of_them(format: int, token_tiles: int) -> None:
         )
         n = len(matrices[0].values)
         args = [codes, scales, row_scales if format == MXFP4 else 0, x, 0, bias, Result((len(sources), padded(n))), sources, tile_expert, n,
-                matrices[0].columns, x.shape[1], padded(n), gathered, codes[0].nbytes // 16, scales[0].nbytes]  # fmt: skip
+                matrices[0].columns, x.shape[1], padded(n), gathered, codes[0].nbytes // 16, scales[0].nbytes, n]  # fmt: skip
         if format == MXFP4:
             args[2] = np.stack([m.row_scales[:n] for m in matrices])
         grid = (-(-n // 16), len(tile_expert))

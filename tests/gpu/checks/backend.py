@@ -71,14 +71,15 @@ def test_a_model_gives_the_logits_of_the_reference(backend, name):
     assert error(whole(backend, tokens, SMALL), whole(judge, tokens, SMALL)) < TOLERANCES["F32"]
 
 
-@pytest.mark.parametrize(
-    "form", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_1", "FP8", "FP8 blocks", "NVFP4", "MXFP4"]
-)
-def test_weights_of_every_kind(backend, form):
-    backend.load(model("llama", form), SMALL)
-    assert backend.kv_format(model("llama", form)) == "fp16"
-    tokens = tiny.prompt("llama")
-    judge = reference("llama", form, SMALL, "fp16")
+OF_LLAMA = ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_1", "FP8", "FP8 blocks", "NVFP4", "MXFP4")
+
+
+@pytest.mark.parametrize(("name", "form"), [*(("llama", form) for form in OF_LLAMA), ("qwen3-moe", "FP8")])
+def test_weights_of_every_kind(backend, name, form):
+    backend.load(model(name, form), SMALL)
+    assert backend.kv_format(model(name, form)) == "fp16"
+    tokens = tiny.prompt(name)
+    judge = reference(name, form, SMALL, "fp16")
     assert error(whole(backend, tokens, SMALL), whole(judge, tokens, SMALL)) < TOLERANCES[form]
 
 
