@@ -6,6 +6,10 @@ the last one done opens the next phase. So nobody waits for a thread, only for w
 late, delays the others by the unit it holds and otherwise just misses some of the work. Waiting is spinning, then
 yielding the core.
 
+Beside another program that wants the same core, a thread would be taken off it after some milliseconds in the middle of
+a unit, and everybody would wait for that one until it is back. So a thread that has been away gives up its core by
+itself, where it holds no unit, before it is taken off again; it goes on doing that as long as somebody takes the core.
+
 A program may be run for a while only. Whoever finds after a unit that the time is up closes the phase, so that nobody
 takes another unit, and notes which one would have been the next: there it goes on later. Every run does one unit at
 least. Another program may run in between, if it has other buffers and a header of its own.
@@ -37,6 +41,12 @@ _FIRST_ROW, _FIRST_UNIT, _DEADLINE = 28, 29, 30  # where to begin; nanoseconds o
 _MUTEX, _CONDITION = 32, 48  # pthread objects: at most 64 bytes on the systems there are
 _HALTED, _AT_ROW, _AT_UNIT = 64, 65, 66  # whether time was up, and the first unit that nobody took then
 _POOL_WORDS = 72
+_SINCE, _SEEN, _COURTESIES, _TIMESPEC = 0, 1, 2, 3  # words of a thread's own block; see _make_way
+_OWN_WORDS = 8
+_AWAY_NS = 1_000_000  # a thread that works and was not heard of for so long has been off its core
+_TURN_NS = 2_000_000  # how long it keeps its core then: half of what the scheduler's tick of 250 Hz gives it
+_GIVEN_NS = 100_000  # a core that was given up for so long went to somebody
+_MANY_COURTESIES = 16  # in vain, until a thread believes that it has its core to itself again
 _SLEEP_AFTER = 4000  # pauses, around 100 us
 _YIELD_AFTER = 2000
 
@@ -109,13 +119,38 @@ def _read_clock(timespec: V) -> None:
 
 
 @njit
-def _is_up(pool, scratch):
-    """Whether the time of this run is up. What lies in `scratch` is lost."""
+def _now(own):
+    """Nanoseconds of the monotonic clock."""
+    _read_clock(own + _TIMESPEC * 8)
+    return word(own, _TIMESPEC) * 1_000_000_000 + word(own, _TIMESPEC + 1)
+
+
+@njit
+def _is_up(pool, own):
+    """Whether the time of this run is up."""
     deadline = word(pool, _DEADLINE)
-    if deadline == 0:
-        return False
-    _read_clock(scratch)
-    return word(scratch, 0) * 1_000_000_000 + word(scratch, 1) >= deadline
+    return deadline != 0 and _now(own) >= deadline
+
+
+@njit
+def _make_way(own, worked):
+    """Give up the core where its turn is over. Called by a thread that holds no unit, before it takes one.
+
+    worked: whether it has done nothing but work since the last call, and not waited.
+    Returns when to come back here, in nanoseconds of the clock; 0: whenever it likes, nobody wants the core."""
+    now = _now(own)
+    if worked and now - word(own, _SEEN) > _AWAY_NS:
+        atomic_store(own + _COURTESIES * 8, _MANY_COURTESIES)
+        atomic_store(own + _SINCE * 8, now)
+    courtesies = word(own, _COURTESIES)
+    if courtesies > 0 and now - word(own, _SINCE) >= _TURN_NS:
+        _yield_core()
+        given, now = now, _now(own)
+        courtesies = _MANY_COURTESIES if now - given > _GIVEN_NS else courtesies - 1
+        atomic_store(own + _COURTESIES * 8, courtesies)
+        atomic_store(own + _SINCE * 8, now)
+    atomic_store(own + _SEEN * 8, now)
+    return word(own, _SINCE) + _TURN_NS if courtesies > 0 else 0
 
 
 @njit
@@ -159,7 +194,8 @@ def _run_from_phase(row, step, unit, scratch):
 @njit
 def _replay(pool, scratch):
     """Take units until the program has ended, or the time is up."""
-    spins = 0
+    own = scratch + SCRATCH_BYTES
+    spins, worked = 0, False
     while True:
         ticket = atomic_load(pool + _TICKET * 8)
         if ticket & _END:
@@ -170,7 +206,8 @@ def _replay(pool, scratch):
             if spins > _YIELD_AFTER:
                 _yield_core()
             continue
-        spins = 0
+        turn_ends = _make_way(own, worked and spins == 0)
+        spins, worked = 0, True
         ticket = atomic_add(pool + _TICKET * 8, 1)
         units, index = (ticket >> _UNITS_SHIFT) & _FIELD, ticket >> _ROW_SHIFT
         mine = 0
@@ -178,25 +215,27 @@ def _replay(pool, scratch):
             # from the first unit taken until `mine` is reported the phase stays open, and this run the one it is of
             _run_from_phase(word(pool, _TABLE) + index * _ENTRY, word(pool, _STEP), ticket & _FIELD, scratch)
             mine += 1
-            if _is_up(pool, scratch):
+            if _is_up(pool, own):
                 ticket = _swap(pool + _TICKET * 8, (index << _ROW_SHIFT) | (units << _UNITS_SHIFT) | units)
                 if ticket & _FIELD < units:
                     _halt(pool, index, ticket & _FIELD)
                     mine += units - (ticket & _FIELD)  # nobody else will report them
                 break
+            if turn_ends != 0 and _now(own) >= turn_ends:
+                break
             ticket = atomic_add(pool + _TICKET * 8, 1)
         if mine > 0:
-            _report(pool, scratch, index, units, mine)
+            _report(pool, own, index, units, mine)
 
 
 @njit
-def _report(pool, scratch, index, units, mine):
+def _report(pool, own, index, units, mine):
     """So many units of the open phase were done here, or given up. Who reports the last ones opens the next phase, or
     ends the run. Nobody else looks at anything: the run may be over by then."""
     if atomic_add(pool + _DONE * 8, mine) + mine != units:
         return
     following = index + word(word(pool, _TABLE) + index * _ENTRY, 3)
-    if atomic_load(pool + _HALTED * 8) == 0 and following < word(pool, _LENGTH) and _is_up(pool, scratch):
+    if atomic_load(pool + _HALTED * 8) == 0 and following < word(pool, _LENGTH) and _is_up(pool, own):
         _halt(pool, following, 0)
     if atomic_load(pool + _HALTED * 8) == 0:
         _open_phase(pool, following, 0)
@@ -251,7 +290,8 @@ class Threads:
         self.count = count
         self.step = np.zeros(STEP_WORDS, np.int64)  # the header every kernel sees
         self._memory = np.zeros(_POOL_WORDS * 8 + ALIGNMENT, np.uint8)
-        self._scratch_memory = np.zeros(count * SCRATCH_BYTES + ALIGNMENT, np.uint8)
+        stride = _aligned(SCRATCH_BYTES + _OWN_WORDS * 8)
+        self._scratch_memory = np.zeros(count * stride + ALIGNMENT, np.uint8)
         self._scratch = _aligned(self._scratch_memory.ctypes.data)
         pool = _aligned(self._memory.ctypes.data)
         start = pool - self._memory.ctypes.data
@@ -263,7 +303,7 @@ class Threads:
         self._launch = entry(kernels.address("threads.launch", _launch, _ENTRY_SIGNATURE))
         work = entry(kernels.address("threads.work", _work, _ENTRY_SIGNATURE))
         self._threads = [
-            threading.Thread(target=work, args=(pool, self._scratch + i * SCRATCH_BYTES), name=f"cpu-{i}", daemon=True)
+            threading.Thread(target=work, args=(pool, self._scratch + i * stride), name=f"cpu-{i}", daemon=True)
             for i in range(1, count)
         ]
         # what sleeps in this memory keeps it: freed and used again, it would be woken by others and wake them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import math
@@ -16,7 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import types
 
+from imp.cpu import threads as threads_module
 from imp.cpu.cache import CompiledKernels, compile_all
 from imp.cpu.program import STEP_TOKENS, Op, build, count, kernel
 from imp.cpu.simd import detect, load_f32, real, store, store_f32, word
@@ -261,3 +264,53 @@ def test_threads_that_are_forgotten_end_and_keep_their_memory_till_then(kernels)
     del sleepers, sleeper
     gc.collect()
     assert memory() is None
+
+
+@kernel(one_per_token)
+def add_slowly(args, step, unit, scratch):
+    """args: 0 words, 1 what to add; long enough to be taken for a thread that was off its core"""
+    began = threads_module._now(scratch)
+    while threads_module._now(scratch) - began < 1_500_000:
+        pass
+    at = word(args, 0) + unit * 8
+    store(at, word(at, 0) + word(args, 1))
+
+
+def test_who_gives_up_its_core_between_units_loses_none(threads, kernels):
+    words = np.zeros(7, np.int64)
+    program = build([Op(add_slowly, (words, 1 << i)) for i in range(4)], compile_all(kernels, [add_slowly]))
+    threads.step[STEP_TOKENS] = len(words)
+    threads.run(program)
+    assert (words == 15).all()
+
+
+def make_way(own, worked):
+    return threads_module._make_way(own, worked != 0)
+
+
+def test_a_thread_that_was_off_its_core_gives_it_up_after_a_turn(kernels):
+    signature = types.int64(types.int64, types.int64)
+    called = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(
+        kernels.address("test.make_way", make_way, signature)
+    )
+    own = np.zeros(8, np.int64)
+    since, seen, courtesies = 0, 1, 2
+
+    def after(milliseconds: int, worked: int) -> int:
+        own[seen] = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - 1_000_000 * milliseconds
+        return called(own.ctypes.data, worked)
+
+    assert after(0, worked=1) == 0 and own[courtesies] == 0  # it has its core to itself
+    assert after(500, worked=0) == 0 and own[courtesies] == 0  # it waited, which says nothing
+    turn_ends = after(500, worked=1)
+    assert turn_ends == own[since] + 2_000_000 and own[courtesies] == 16
+    own[since] -= 1_000_000_000  # its turn is over
+    before = own[since]
+    assert after(0, worked=1) == own[since] + 2_000_000 and own[since] > before
+    assert own[courtesies] in (15, 16)  # nobody wanted the core, or somebody did
+    for _ in range(1000):
+        own[since] -= 1_000_000_000
+        after(0, worked=1)
+        if own[courtesies] == 0:
+            break
+    assert own[courtesies] == 0 and after(0, worked=1) == 0
