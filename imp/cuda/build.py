@@ -57,7 +57,7 @@ def main() -> int:
     print(f"{'arch':8} {'registers':>9} {'shared':>7} {'spills':>6} {'stack':>5}  kernel")
     spilled = 0
     for architecture in given.arch.split(","):
-        for each in build(common(), architecture, given.cache.expanduser()):
+        for each in build(common(architecture), architecture, given.cache.expanduser()):
             sizes = f"{each.registers:9} {each.shared_bytes:7} {each.spill_bytes:6} {each.stack_bytes:5}"
             print(f"{architecture:8} {sizes}  {each.kernel} ({each.source})")
             spilled += bool(each.spill_bytes)

@@ -19,6 +19,7 @@ from ..model.ops import DeviceMemory
 from ..types import DeviceError, DeviceLost, NoDevice
 
 NAME_BYTES = 128
+MAP_BYTES = 128  # of a CUtensorMap
 ARCHITECTURE_SPECIFIC = 9  # from this major capability on, code is compiled with the features of that chip alone
 
 # after these the context is dead, and every later call in this process fails alike
@@ -147,6 +148,27 @@ class Device:
     def close(self) -> None:
         """Let the context go; the last one who held it destroys it."""
         check(cu.cuDevicePrimaryCtxRelease(self._handle))
+
+
+def tensor_map(address: int, rows: int, columns: int, box: tuple[int, int]) -> bytes:
+    """What kernels are told of a matrix of 16-bit numbers, of which the device brings boxes [rows, columns] into shared
+    memory by itself, swizzled by 128 bytes. The address and a row's bytes are multiples of 16; outside are zeros."""
+    made = check(
+        cu.cuTensorMapEncodeTiled(
+            cu.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16,
+            2,
+            address,
+            [cu.cuuint64_t(columns), cu.cuuint64_t(rows)],
+            [cu.cuuint64_t(2 * columns)],
+            [cu.cuuint32_t(box[1]), cu.cuuint32_t(box[0])],
+            [cu.cuuint32_t(1), cu.cuuint32_t(1)],
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    )
+    return ctypes.string_at(made.getPtr(), MAP_BYTES)
 
 
 class Buffer:

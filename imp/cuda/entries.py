@@ -10,13 +10,18 @@ from dataclasses import dataclass
 
 from ..model.kv import FORMATS
 from .compile import Source
-from .layouts import LAYOUTS
+from .layouts import LAYOUTS, NESTED, Layout
 
 KV_NUMBERS = {name: number for number, name in enumerate(FORMATS)}  # macro KV
 F32, F16, BF16 = 0, 1, 2  # forms of activations
 TOKEN_TILES = (1, 2, 4, 8)  # macro NT: eights of tokens that a block of `linear` does; 0: `linear_tiled`
 TILED_FROM = 33  # tokens from which on `linear_tiled` is used
 TILED_ROWS, TILED_TOKENS = 32, 64  # what a block of it does
+WGMMA_ARCHITECTURE = "sm_90a"  # that has these instructions
+WGMMA_FROM = 256  # tokens from which on `linear_wgmma` is used where its sums are the others'
+WGMMA_ROWS, WGMMA_TOKENS, WGMMA_COLUMNS = 128, 64, 64  # what a block of it does, and how many columns at a time
+WGMMA_STAGES, WGMMA_ALIGNMENT = 4, 1024  # boxes on their way; bytes
+F16_LAYOUT = LAYOUTS["f16"].number
 ATTEND_ROWS = (16, 32, 64)  # macro ROWS: (token, head) pairs that a block of `attend` does
 
 
@@ -47,6 +52,19 @@ def linear_tiled(layout: int) -> Entry:
 
 def linear_experts(layout: int, token_tiles: int) -> Entry:
     return Entry(_source("linear_experts.cu", FMT=layout, NT=token_tiles), "linear_experts", "PPPPPPPPPiiiiiqqq", 128)
+
+
+IN_ORDER = Entry(_source("linear_wgmma.cu", FMT=F16_LAYOUT), "in_order", "PPPii", 128)
+
+
+def in_warp_groups(layout: Layout) -> bool:
+    """Whether there is a product by warp groups for it."""
+    return layout.bits < 32 and layout is not NESTED
+
+
+def linear_wgmma(layout: int) -> Entry:
+    shared = WGMMA_STAGES * 2 * WGMMA_TOKENS * WGMMA_COLUMNS + WGMMA_ALIGNMENT
+    return Entry(_source("linear_wgmma.cu", FMT=layout), "linear_wgmma", "PPPMPPPPiiiii", 384, shared)
 
 
 def rotate_store(kv: int, head_dim: int) -> Entry:
@@ -98,8 +116,8 @@ def tile_rows(head_dim: int, group: int, tokens: int) -> int:
     return min(most, next(rows for rows in ATTEND_ROWS if rows >= group)) if tokens < TILED_FROM else most
 
 
-def common() -> Iterator[Entry]:
-    """What most models take: `imp.cuda.build` compiles these ahead."""
+def common(architecture: str) -> Iterator[Entry]:
+    """What most models take of such a device: `imp.cuda.build` compiles these ahead."""
     yield from (RMS_NORM, RMS_NORM_ADD, GLU, CONVERT, SOFTCAP, SHRINK, EXPAND, draw(1 << 17), report(1 << 17))
     yield from (ROUTE, COUNT_ENTRIES, PLACE, GATHER)
     for kind in ("bf16", "fp8", "int4_nested"):
@@ -108,6 +126,9 @@ def common() -> Iterator[Entry]:
         yield embed(layout.number)
         yield from (linear(layout.number, tiles) for tiles in TOKEN_TILES)
         yield linear_tiled(layout.number)
+    if architecture == WGMMA_ARCHITECTURE:
+        yield IN_ORDER
+        yield from (linear_wgmma(layout.number) for layout in LAYOUTS.values() if in_warp_groups(layout))
     for kv in (KV_NUMBERS[name] for name in ("fp16", "fp8", "int8")):
         for head_dim, groups in ((64, (1, 3, 4, 8)), (128, (1, 2, 4, 8)), (256, (1, 2, 4))):
             yield rotate_store(kv, head_dim)

@@ -8,15 +8,17 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from .driver import Module, Stream, check
+from .driver import MAP_BYTES, Module, Stream, check
 
 Grid = tuple[int, int, int]
+MAP_ALIGNMENT = 64  # of a CUtensorMap
 
 
 class Kernel:
     """A kernel of a module with its launch shape.
 
-    signature: a letter of `struct` for each parameter in order: P an address, i int32, q int64, f float32.
+    signature: a letter of `struct` for each parameter in order: P an address, i int32, q int64, f float32; or M for a
+    map of `driver.tensor_map`.
     """
 
     def __init__(self, module: Module, name: str, signature: str, threads: int, shared_bytes: int = 0) -> None:
@@ -24,10 +26,10 @@ class Kernel:
         self.threads, self.shared_bytes = threads, shared_bytes
         self._module = module  # keeps the code loaded
         self._function = module.function(name, shared_bytes)
-        self._layout = struct.Struct(f"@{signature}")
+        offsets, self._layout = laid_out(signature)
         self._memory = ctypes.create_string_buffer(max(self._layout.size, 1))
         base = ctypes.addressof(self._memory)
-        places = [base + _offset(signature, i) for i in range(len(signature))]
+        places = [base + offset for offset in offsets]
         self._places = (ctypes.c_void_p * max(len(places), 1))(*places)
         self._arguments = ctypes.addressof(self._places)
 
@@ -41,6 +43,13 @@ class Kernel:
             check(status)
 
 
-def _offset(signature: str, index: int) -> int:
-    """Where C puts parameter `index`: after those before it, aligned to its own size."""
-    return struct.calcsize(f"@{signature[:index]}0{signature[index]}")
+def laid_out(signature: str) -> tuple[list[int], struct.Struct]:
+    """Where C puts each parameter, after those before it and aligned to its own size, and what packs them like that."""
+    form, offsets = "=", []
+    for letter in signature:
+        size, alignment = (MAP_BYTES, MAP_ALIGNMENT) if letter == "M" else (struct.calcsize(f"@{letter}"),) * 2
+        end = struct.calcsize(form)
+        form += f"{-end % alignment}x"
+        offsets.append(struct.calcsize(form))
+        form += {"M": f"{size}s", "P": "Q"}.get(letter, letter)
+    return offsets, struct.Struct(form)

@@ -14,11 +14,12 @@ from ..model.kv import KVFormat
 from ..model.ops import Attention, Model, StepLimits
 from ..model.sampling import Drawn, SamplingPlan
 from ..weights.checkpoint import UnsupportedModel
+from . import warp_groups
 from .adapters import Adapters
 from .compile import Compiler
 from .driver import Buffer as DeviceBuffer
 from .driver import Device, Event, Graph, Pinned, Stream
-from .entries import Entry, tile_rows
+from .entries import WGMMA_FROM, Entry, in_warp_groups, tile_rows
 from .memory import Uploader
 from .modules import Modules, Progress
 from .program import Launch, Place, lifetimes, padded
@@ -50,7 +51,7 @@ class LoadedModel:
         """Raises UnsupportedModel, compile.CompileError, driver.CudaOutOfMemory."""
         self.device, self.stream = device, stream
         self.limits, self.kv, self.layers, self.columns = limits, kv, model.kv_layers, model.hidden
-        self.recorder = recorded(model, limits, kv)
+        self.recorder = recorded(model, limits, kv, warp_groups.possible(device, limits))
         self.planes, self.ops = self.recorder.planes, self.recorder.ops
         self.head_dim, self.group = _attention_shape(self.recorder.attentions, limits)
         self._memory: list[DeviceBuffer | Pinned] = []
@@ -60,6 +61,7 @@ class LoadedModel:
         try:
             self._place()
             self._upload()
+            self.warp_groups = self._warp_groups(compiler)
             self._modules = Modules(compiler, device, self._entries(), progress)
             self._sampler = Sampler(device, stream, compiler, limits.logit_rows, self._vocab)
             for bucket in BUCKETS:
@@ -134,6 +136,15 @@ class LoadedModel:
 
     # -- programs --------------------------------------------------------------------------------
 
+    def _warp_groups(self, compiler: Compiler) -> bool | None:
+        """Whether large products are theirs; None where the device has none, or the model no use for them."""
+        kinds = {packed.kind for packed in self.recorder.weights.values() if in_warp_groups(packed.layout)}
+        if not (kinds and self.recorder.warp_groups):
+            return None
+        return warp_groups.same_bits(
+            self.device, self.stream, compiler, {"bf16" if kind == "bf16" else "f16" for kind in kinds}
+        )
+
     def _entries(self) -> list[Entry]:
         """Every kernel that some step of this model takes."""
         most = min(self.limits.tokens, BUCKETS[-1])
@@ -151,7 +162,8 @@ class LoadedModel:
         """rows: 0 for as many as there may be."""
         size = tile_rows(self.head_dim, self.group, tokens)
         wanted, tile_tokens = min(wanted, self.limits.logit_rows), max(1, size // self.group)
-        return Shape(tokens, wanted, pooled, rows or tokens, tokens, splits, size, tile_tokens, adapted)
+        grouped = bool(self.warp_groups) and tokens >= WGMMA_FROM
+        return Shape(tokens, wanted, pooled, rows or tokens, tokens, splits, size, tile_tokens, adapted, grouped)
 
     def _launches(self, shape: Shape) -> list[Launch]:
         where = Place(self._words.address, Sections.of(shape), shape)
@@ -300,17 +312,17 @@ class _Staged:
         return self.words
 
 
-def recorded(model: Model, limits: StepLimits, kv: KVFormat) -> Recorder:
-    """The model's forward."""
+def recorded(model: Model, limits: StepLimits, kv: KVFormat, warp_groups: bool = False) -> Recorder:
+    """The model's forward. warp_groups: whether products may be theirs."""
     planes = [(Buffer(limits.blocks * size, f"layer {i}"), size) for i, size in enumerate(block_bytes(model, kv))]
-    recorder = Recorder(limits, kv, planes)
+    recorder = Recorder(limits, kv, planes, warp_groups)
     model.forward(recorder)
     return recorder
 
 
-def needs(model: Model, limits: StepLimits, kv: KVFormat) -> tuple[int, int]:
+def needs(model: Model, limits: StepLimits, kv: KVFormat, warp_groups: bool = False) -> tuple[int, int]:
     """Bytes of the device that weights take, and that all but weights and KV cache does."""
-    recorder = recorded(model, limits, kv)
+    recorder = recorded(model, limits, kv, warp_groups)
     lives = lifetimes(recorder.ops, [recorder.logits_out, recorder.hidden_out])
     edited = limits.logit_rows * model.vocab * 4  # logits as the sampler changes them
     beside = 4 * words_needed(limits) + edited + recorder.sites.bytes + GRAPHS_BYTES

@@ -14,12 +14,19 @@ from ..model.kv import FORMATS, KVFormat
 from ..model.lora import Adapter, Base
 from ..model.ops import DeviceMemory, Model, Room, StepLimits
 from ..model.sampling import Drawn, SamplingPlan
+from . import warp_groups
 from .adapters import adapter_bytes
 from .compile import COMPILERS, Compiler, package_version
 from .driver import Device
 from .loaded import LoadedModel, block_bytes, needs
 from .modules import Progress
 from .sampler import DeviceLogits
+
+PRODUCTS = {  # what is said of products by warp groups
+    None: "",
+    True: ", large products by warp groups",
+    False: ", no products by warp groups: their sums are other bits here",
+}
 
 
 class CudaBackend:
@@ -51,7 +58,8 @@ class CudaBackend:
         self.device.bind_thread()
         free, total = self.device.memory()
         memory = f"{total / 2**30:.1f} GiB, {free / 2**30:.1f} free"
-        return f"cuda:{self.device.index}, {self.device.name} ({self.device.architecture}, {memory})"
+        grouped = None if self._loaded is None else self._loaded.warp_groups
+        return f"cuda:{self.device.index}, {self.device.name} ({self.device.architecture}, {memory}{PRODUCTS[grouped]})"
 
     def kv_format(self, model: Model) -> str:
         return self._kv(model).name
@@ -70,7 +78,7 @@ class CudaBackend:
         free, _ = self.device.memory()
         if self.budget_bytes:
             free = min(free, self.budget_bytes - self.device.own_bytes)
-        weights, work = needs(model, limits, self._kv(model))
+        weights, work = needs(model, limits, self._kv(model), warp_groups.possible(self.device, limits))
         return Room(free, weights, work)
 
     def device_memory(self) -> DeviceMemory:

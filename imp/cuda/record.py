@@ -17,9 +17,10 @@ from ..model.ops import Attention, Experts, Linear, Norm, StepLimits
 from ..weights.checkpoint import Weight
 from . import entries
 from .adapters import Site, Sites
-from .entries import BF16, F16, F32, Entry
+from .entries import BF16, F16, F32
 from .experts import Mixture
 from .layouts import Packed
+from .products import Operand, Ordered, Target, product
 from .program import SIZES, Activation, Constant, Launch, Op, Place, ScaledActivation, padded
 from .step import PARTIAL_ROWS, POOLED, TOKENS, WANTED
 
@@ -29,9 +30,12 @@ OPERANDS = {"bf16": BF16, "f32": F32}  # by kind of weights; float16 for all oth
 class Recorder:
     """model.ops.Ops whose calls are kept in `ops`. Weights and constants are collected and uploaded afterwards."""
 
-    def __init__(self, limits: StepLimits, kv: KVFormat, planes: Sequence[tuple[Buffer, int]]) -> None:
-        """planes: of each layer, its part of the KV cache and the bytes of a block in it."""
-        self.limits, self.kv, self.planes = limits, kv, planes
+    def __init__(
+        self, limits: StepLimits, kv: KVFormat, planes: Sequence[tuple[Buffer, int]], warp_groups: bool = False
+    ) -> None:
+        """planes: of each layer, its part of the KV cache and the bytes of a block in it. warp_groups: whether products
+        may be theirs in some programs."""
+        self.limits, self.kv, self.planes, self.warp_groups = limits, kv, planes, warp_groups
         self.weights: dict[Weight, Packed] = {}
         self.constants: list[Constant] = []
         self.centres: dict[int, Constant] = {}  # of each layer's turned keys, float32 [kv heads, d]
@@ -41,6 +45,7 @@ class Recorder:
         self.sites = Sites()
         self._tables: dict[int, tuple[np.ndarray, Constant]] = {}
         self._slots: list[list[Op]] = []
+        self._ordered: dict[Buffer, Ordered] = {}  # by what it is made of
 
     @property
     def ops(self) -> list[Op]:
@@ -268,14 +273,23 @@ class Recorder:
         column = 0
         for part in linear.parts:
             packed = self._packed(part)
-            source, scales = x.operand(_form(packed))
-            scaled = scales if isinstance(x, ScaledActivation) and packed.kind not in OPERANDS else None
-            launch = _product(packed, source, scaled, bias, out, column, x.stride, stride, word, add)
-            reads = [source, *([scaled] if scaled else []), *([out] if add or column else [])]
-            self._record(launch, reads, [out])
+            operand = self._operand(x, packed, word)
+            launch = product(packed, operand, bias, Target(out, stride, column, add), word)
+            self._record(launch, [*operand.buffers, *([out] if add or column else [])], [out])
             column += packed.outputs
         if linear.names:
             self._adapt(x, linear, out, stride)
+
+    def _operand(self, x: Activation, packed: Packed, word: int) -> Operand:
+        source, scales = x.operand(_form(packed))
+        scaled = scales if isinstance(x, ScaledActivation) and packed.kind not in OPERANDS else None
+        ordered = None
+        if self.warp_groups and word == TOKENS and entries.in_warp_groups(packed.layout):
+            if source not in self._ordered:
+                self._ordered[source] = Ordered(source, x.rows, x.stride)
+                self._append(self._ordered[source].op(word))
+            ordered = self._ordered[source]
+        return Operand(source, x.stride, scaled, ordered)
 
     def _adapt(self, x: Activation, linear: Linear, out: Buffer, stride: int) -> None:
         """What adapters add: one launch for the site, one for each part; none in programs of steps without adapters."""
@@ -323,36 +337,3 @@ def _unmade(form: int, out: Buffer, scales: Buffer) -> Op:
 
 
 def _unasked(op: Op) -> None: ...
-
-
-def _product(
-    packed: Packed,
-    source: Buffer,
-    scales: Buffer | None,
-    bias: Constant | None,
-    out: Buffer,
-    column: int,
-    source_stride: int,
-    stride: int,
-    word: int,
-    add: bool,
-) -> Callable[[Place], Launch]:
-    layout, outputs = packed.layout.number, packed.outputs
-
-    def launch(place: Place) -> Launch:
-        operand = source.address, scales.address if scales else 0, bias.address + 4 * column if bias else 0
-        sizes = outputs, packed.columns, source_stride, stride, int(add)
-        arguments = (*packed.addresses, *operand, out.address + 4 * column, place.counts, word, *sizes)
-        entry, grid = _tiling(layout, outputs, place.shape.count(word))
-        return Launch(entry, grid, arguments)
-
-    return launch
-
-
-def _tiling(layout: int, outputs: int, tokens: int) -> tuple[Entry, tuple[int, int, int]]:
-    """The variant of the product for so many tokens, and its grid. All add up in the same order."""
-    if tokens >= entries.TILED_FROM:
-        grid = -(-outputs // entries.TILED_ROWS), -(-tokens // entries.TILED_TOKENS), 1
-        return entries.linear_tiled(layout), grid
-    tiles = next(tiles for tiles in entries.TOKEN_TILES if 8 * tiles >= tokens)
-    return entries.linear(layout, tiles), (-(-outputs // 16), int(tokens > 0), 1)

@@ -27,7 +27,8 @@ class Shape:
     """What there is room for. wanted, pooled: positions whose logits or hidden states are.
 
     splits: parts of the keys that are attended to side by side; 1: each block does all, one after the other.
-    tile_rows: of a block of attention.   tile_tokens: how many tokens that are.   adapted: some may have adapters."""
+    tile_rows: of a block of attention.   tile_tokens: how many tokens that are.   adapted: some may have adapters.
+    warp_groups: products are theirs (kernels/linear_wgmma.cu) where they can be."""
 
     tokens: int
     wanted: int
@@ -38,6 +39,7 @@ class Shape:
     tile_rows: int
     tile_tokens: int
     adapted: bool = False
+    warp_groups: bool = False
 
     def count(self, word: int) -> int:
         return {TOKENS: self.tokens, WANTED: self.wanted, POOLED: self.pooled}[word]

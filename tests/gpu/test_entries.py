@@ -15,12 +15,14 @@ from imp.cuda.compile import Compiler
 from imp.cuda.entries import KV_NUMBERS, Entry
 from imp.cuda.layouts import LAYOUTS
 
-LETTERS = {"u64": "P", "u32": "i", "s32": "i", "f32": "f", "b64": "P", "b32": "i"}
+LETTERS = {"u64": "P", "u32": "i", "s32": "i", "f32": "f", "b64": "P", "b32": "i", "align": "M"}
 
 ONE_OF_EACH = [
     *(entries.embed(layout.number) for layout in LAYOUTS.values()),
     *(entries.linear(LAYOUTS["int4"].number, tiles) for tiles in entries.TOKEN_TILES),
     *(entries.linear_tiled(LAYOUTS[kind].number) for kind in ("f32", "int4", "bf16")),
+    *(entries.linear_wgmma(LAYOUTS[kind].number) for kind in ("int4", "bf16")),
+    entries.IN_ORDER,
     *(entries.rotate_store(kv, 64) for kv in KV_NUMBERS.values()),
     *(entries.attend(KV_NUMBERS[kv], 64, 3, 16) for kv in ("fp32", "fp16", "int8")),
     entries.combine(KV_NUMBERS["fp16"], 64, 3, 16),
@@ -53,8 +55,8 @@ def test_an_entry_is_what_its_file_declares(kernel_folder, entry):
 
 
 def test_what_is_built_ahead_names_each_kernel_once():
-    found = list(entries.common())
-    assert len(found) == len(set(found)) > 60
+    found = list(entries.common("sm_90a"))
+    assert len(found) == len(set(found)) > len(list(entries.common("sm_80"))) > 60
 
 
 def test_what_is_built_is_reported(tmp_path):

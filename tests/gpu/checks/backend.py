@@ -4,6 +4,7 @@ its own."""
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from imp.cuda import compile as compiling
 from imp.cuda.loaded import needs
 from imp.cuda.ops import CudaBackend
 from imp.cuda.sampler import Sampler
@@ -116,6 +118,44 @@ def test_how_a_prompt_is_cut_changes_no_bit(backend, name, form):
         for a, b in pairwise(cuts):
             part = backend.run(prompt_inputs(tokens, a, b, 16, wanted=range(b - a)))
             np.testing.assert_array_equal(part, at_once[a:b])
+
+
+@pytest.mark.parametrize("form", ["F16", "BF16"])
+def test_products_by_warp_groups_change_no_bit(backend, monkeypatch, form):
+    """They are used for many tokens: the emulator's sums are those of the other instruction."""
+    tokens = tiny.prompt("llama", 70)
+    step = prompt_inputs(tokens, 0, 70, 16, wanted=range(70))
+    backend.load(model("llama", form), LARGE)
+    assert backend.loaded.warp_groups is None and "warp groups" not in backend.describe()
+    expected = np.array(backend.run(step))
+    monkeypatch.setattr("imp.cuda.loaded.WGMMA_FROM", 65)
+    monkeypatch.setattr("imp.cuda.warp_groups.WGMMA_FROM", 65)
+    backend.load(model("llama", form), LARGE)
+    entries = {launch.entry.name for launch in backend.loaded._launches(backend.loaded._shape(70, 70, 0, 1))}
+    assert "linear_wgmma" in entries and "large products by warp groups" in backend.describe()
+    np.testing.assert_array_equal(np.array(backend.run(step)), expected)
+    for part in (slice(0, 64), slice(64, 70)):
+        few = prompt_inputs(tokens, part.start, part.stop, 16, wanted=range(part.stop - part.start))
+        np.testing.assert_array_equal(np.array(backend.run(few)), expected[part])
+
+
+def test_products_by_warp_groups_are_not_used_where_their_bits_differ(backend, monkeypatch, tmp_path):
+    """As on a chip whose instructions round differently: here the kernel adds its four sums in another order."""
+    kernels = tmp_path / "kernels"
+    shutil.copytree(compiling.KERNELS, kernels)
+    own = kernels / "linear_wgmma.cu"
+    assert "sums[0][i] + sums[1][i]" in own.read_text()
+    own.write_text(own.read_text().replace("sums[0][i] + sums[1][i]", "sums[0][i] + sums[3][i]").replace("sum += sums[3][i]", "sum += sums[1][i]"))
+    monkeypatch.setattr(compiling, "KERNELS", kernels)
+    for module in ("loaded", "warp_groups"):
+        monkeypatch.setattr(f"imp.cuda.{module}.WGMMA_FROM", 65)
+    backend.load(model("llama", "F16"), LARGE)
+    assert backend.loaded.warp_groups is False and "no products by warp groups" in backend.describe()
+    entries = {launch.entry.name for launch in backend.loaded._launches(backend.loaded._shape(70, 70, 0, 1))}
+    assert "linear_wgmma" not in entries and "in_order" not in entries
+    tokens = tiny.prompt("llama", 70)
+    at_once = np.array(backend.run(prompt_inputs(tokens, 0, 70, 16, wanted=range(70))))
+    np.testing.assert_array_equal(np.array(backend.run(prompt_inputs(tokens, 0, 20, 16, wanted=range(20)))), at_once[:20])
 
 
 def rows_of(parts: list[tuple[list[int], int, int, list[int]]], wanted: list[int], pooled: list[int]) -> StepInputs:
