@@ -18,6 +18,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -25,6 +26,7 @@ import numba
 from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 
@@ -72,6 +74,7 @@ class MachineCode:
         self.compiled += 1
         # symbols are named after the function: equal names of two kernels would be taken for one
         body.__qualname__ = f"{name}_{self.variant}"
+        _forget_other_variants(body, self.variant)
         with global_compiler_lock, self._compiling():
             # Functions that it calls are told apart by a number that each process counts from 1, and two of one name,
             # made by a factory in different processes, would be taken for one where their kernels meet.
@@ -93,6 +96,33 @@ class MachineCode:
 def _code_in_process(variant: str) -> dict[str, Code]:
     """By kernel name. Process-wide, as the LLVM engine that holds the code is: equal symbols must not come twice."""
     return {}
+
+
+@cache
+def _variants_in_process() -> WeakKeyDictionary[Any, str]:
+    """Which variant the functions that kernels call were compiled for."""
+    return WeakKeyDictionary()
+
+
+def _forget_other_variants(body: Callable[..., Any], variant: str) -> None:
+    """The functions a kernel calls keep their code, which may be of another variant: have them compiled again."""
+    of = _variants_in_process()
+    for function in _called(body, set()):
+        if of.get(function, variant) != variant:
+            function._make_finalizer()()
+            function._reset_overloads()
+        of[function] = variant
+
+
+def _called(body: Callable[..., Any], found: set[Any]) -> set[Any]:
+    """All jitted functions that this one refers to, by its closure or its module, and those that they do."""
+    cells = (cell.cell_contents for cell in body.__closure__ or ())
+    names = (body.__globals__.get(name) for name in body.__code__.co_names)
+    for function in (*cells, *names):
+        if isinstance(function, Dispatcher) and function not in found:
+            found.add(function)
+            _called(function.py_func, found)
+    return found
 
 
 def _first_number(symbol: str) -> int:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+
+from numba import njit, types
+
+from imp.cpu.emit import int64, integer, micro
+from imp.machine_code import MachineCode
 
 ROOT = Path(__file__).resolve().parents[1]
 PROCESS = """
@@ -55,3 +63,30 @@ def test_functions_of_one_name_that_different_processes_compiled_are_told_apart(
     assert len(files) == 2 and all(b"helper" in code for code in files)
     assert compiled(tmp_path, 3, 5) == 0
     assert compiled(tmp_path, 5, 3) == 0
+
+
+def test_functions_that_a_kernel_calls_are_of_its_variant(tmp_path):
+    """Numba keeps what it compiled of a function, whoever asked."""
+    value = SimpleNamespace()
+
+    @micro(returns=int64)
+    def made_for():
+        return integer(value.now)
+
+    @njit
+    def deeper():
+        return made_for()
+
+    @njit
+    def helper():
+        return deeper() + 1
+
+    def body(x):
+        return helper() + x
+
+    found = []
+    for value.now in (10, 20, 10):
+        code = MachineCode(tmp_path, [], f"variant{value.now}", nullcontext)
+        address = code.address("same", body, types.int64(types.int64))
+        found.append(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(100))
+    assert found == [111, 121, 111]

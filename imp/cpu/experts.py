@@ -1,8 +1,8 @@
 """Mixtures of experts: who goes where, its products, and their sum.
 
 An *entry* is a token with one of its K experts: entry k of token t is number t * K + k. Entries of an expert lie
-together as rows, in order of their numbers, from a whole tile of matmul.py on. What is multiplied is an *item*: up to
-TOKENS_AT_ONCE rows of one expert. A row's numbers are those of its tile's products, which do not depend on its place,
+together as rows, in order of their numbers, from a whole record of activations.py on. What is multiplied is an *item*:
+up to TOKENS_AT_ONCE rows of one expert. A row's numbers are those of its products, which do not depend on its place,
 and a token adds its rows up in the order of k: so its bits depend on nothing but itself.
 
     scores -> route -> arrange; x -> spread -> products (gate, up) -> gate -> products (down) -> weigh
@@ -19,7 +19,8 @@ from numba import njit
 from ..model.buffers import Buffer
 from ..model.ops import Experts
 from ..weights.checkpoint import UnsupportedModel, Weight
-from .matmul import TILE, TOKENS_AT_ONCE, UNIT_BYTES, group_products, quantised_bytes
+from .activations import TILE, quantised_bytes
+from .matmul import TOKENS_AT_ONCE, UNIT_BYTES, group_products
 from .pack import BLOCK, LAYOUTS, Layout, Packed
 from .pointwise import GATED, GLU_COLUMNS, per_token, quantise_row, span_of, units_of
 from .program import STEP_TOKENS, Argument, Kernel, Op, Placed, count, kernel, row_bytes

@@ -1,202 +1,35 @@
 """y = x W^T [+ bias] [+ y]: one kernel for each weight layout of pack.py.
 
-Integer layouts multiply bytes: activations come quantised to int8 with a scale for every 16 columns (half a block: what
-costs accuracy is their outliers), packed so that all addresses of a tile are a base plus constants. A *tile* is TILE
-tokens; block b of a tile is one record: [TILE][32] int8, [2][TILE] float32 scales, [TILE] float32 sums of the 32 values
-as quantised (what a weight's minimum is multiplied by). One vector of weights is 4 columns of 8 rows, and meets the 4
-activations of a token broadcast to all rows, so nothing is ever summed across a register. Float layouts take float32
-rows as they are.
+Integer layouts multiply bytes: activations come as activations.py has them. Float layouts take rows of floats.
+A few tokens meet a group of weights in vectors (vector_products.py), 16 in tiles where the machine has them
+(tile_products.py). A token's result is the same bits in whatever tile, batch, share or thread it is computed, and for
+integer weights on whatever machine with AVX2: the float operations of one output are always block after block in one
+accumulator.
 
-A token's result is the same bits in whatever tile, batch, share or thread it is computed: the float operations of one
-output are always block after block in one accumulator. Order of work: a unit is a run of row groups for up to
-TOKENS_AT_ONCE tokens; their activations stay in L2 while each group, in L1, meets tile after tile.
+Order of work: a unit is a run of row groups for up to TOKENS_AT_ONCE tokens; their activations stay in L2 while each
+group, in L1, meets them a few at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from numba import njit
 
-from .emit import runs
-from .pack import BLOCK, LAYOUTS, Layout
+from .activations import BLOCK, TILE, TILE_BLOCK_BYTES, TILE_SCALES
+from .pack import LAYOUTS, Layout
 from .program import Kernel, count, kernel
-from .simd import (
-    V,
-    Var,
-    absolute_i8,
-    add_quads_u8i8,
-    broadcast_f32,
-    broadcast_i8x4,
-    dot_pairs_u8i8,
-    f32x8,
-    fma,
-    i32x8,
-    int64,
-    load_bf16x8,
-    load_f16x8,
-    load_f32,
-    load_f32x8,
-    load_i8x32,
-    loop,
-    micro,
-    nibbles,
-    prefetch,
-    signed_as,
-    store,
-    store_f32,
-    sum_pairs_i16,
-    to_float,
-    when,
-    word,
-    zeros,
-)
+from .simd import Micro, V, int64, integer, micro, runs, word
+from .tile_products import tile_products, tokens_in_tiles
+from .variants import WIDE
+from .vector_products import copy_outputs, float_tile, integer_tile
 
-TILE = 4  # more tokens than this need more registers than AVX2 has
 TOKENS_AT_ONCE = 128
-TILE_SCALES = TILE * BLOCK  # offset of the scales in a tile's block
-TILE_SUMS = TILE_SCALES + 2 * TILE * 4
-TILE_BLOCK_BYTES = TILE_SUMS + TILE * 4
 UNIT_BYTES = 64 << 10  # of weights: small enough to share well, large enough to stream (32 KiB costs 8 % at decode)
-AHEAD = 2048  # bytes the prefetch runs ahead of the weights; 1 to 4 KiB are the same within the noise
 
 # Argument block
 WEIGHT, INPUT_BLOCKS, OUTPUTS, GROUP_BYTES, GROUPS, GROUPS_PER_UNIT = range(6)
 X, X_STRIDE, Y, Y_STRIDE, BIAS, ADD, TOKENS_WORD = range(6, 13)
-
-
-TILE_ARGUMENTS = (int64,) * 9
-
-
-def quantised_bytes(tokens: int, columns: int) -> int:
-    """Size of packed activations."""
-    return -(-tokens // TILE) * (columns // BLOCK) * TILE_BLOCK_BYTES
-
-
-def _quad_sums(halves: Sequence[Sequence[V]], x: V, tokens: int) -> list[list[V]]:
-    """Of a block of two times 4 vectors of unsigned bytes. The way where an instruction adds products up in 32 bits."""
-    sums: list[list[V]] = [[] for _ in range(tokens)]
-    for half, quads in enumerate(halves):
-        for t in range(tokens):
-            total = zeros(i32x8)
-            for i, q in enumerate(quads):
-                total = add_quads_u8i8(total, q, broadcast_i8x4(x + (t * BLOCK + (half * 4 + i) * 4)))
-            sums[t].append(total)
-    return sums
-
-
-def _nibble_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
-    """Four products of at most 15 * 127 twice fit in 16 bits, so one widening serves half a block."""
-    if runs("vnni"):
-        low, high = zip(*[nibbles(load_i8x32(weights + v * 32)) for v in range(4)], strict=True)
-        return _quad_sums([low, high], x, tokens)
-    pairs: list[list[V | None]] = [[None, None] for _ in range(tokens)]
-    for v in range(4):
-        for half, q in enumerate(nibbles(load_i8x32(weights + v * 32))):
-            for t in range(tokens):
-                product = dot_pairs_u8i8(q, broadcast_i8x4(x + (t * BLOCK + (half * 4 + v) * 4)))
-                before = pairs[t][half]
-                pairs[t][half] = product if before is None else before + product
-    return [[sum_pairs_i16(p) for p in halves] for halves in pairs]
-
-
-def _small_byte_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
-    """Integers of 0 to 31: four products of at most 31 * 127 twice fit in 16 bits."""
-    if runs("vnni"):
-        return _quad_sums([[load_i8x32(weights + (first + i) * 32) for i in range(4)] for first in (0, 4)], x, tokens)
-    sums: list[list[V]] = [[] for _ in range(tokens)]
-    for first in (0, 4):
-        pairs: list[V | None] = [None] * tokens
-        for quad in range(first, first + 4):
-            q = load_i8x32(weights + quad * 32)
-            for t in range(tokens):
-                product = dot_pairs_u8i8(q, broadcast_i8x4(x + (t * BLOCK + quad * 4)))
-                before = pairs[t]
-                pairs[t] = product if before is None else before + product
-        for t, p in enumerate(pairs):
-            sums[t].append(sum_pairs_i16(p))
-    return sums
-
-
-def _byte_sums(weights: V, x: V, tokens: int) -> list[list[V]]:
-    """|w| times x with w's sign: the instruction wants one side unsigned."""
-    sums: list[list[V | None]] = [[None, None] for _ in range(tokens)]
-    for quad in range(8):
-        q = load_i8x32(weights + quad * 32)
-        size = absolute_i8(q)
-        for t in range(tokens):
-            turned = signed_as(broadcast_i8x4(x + (t * BLOCK + quad * 4)), q)
-            before = sums[t][quad // 4]
-            sums[t][quad // 4] = add_quads_u8i8(zeros(i32x8) if before is None else before, size, turned)
-    return sums  # type: ignore[return-value]
-
-
-def _integer_tile(layout: Layout, tokens: int):
-    block_sums = _nibble_sums if layout.bits == 4 else _small_byte_sums if layout.minimum else _byte_sums
-    fields = {name: layout.record.fields[name][1] for name in layout.record.names}  # type: ignore[index, union-attr]
-
-    @micro(*TILE_ARGUMENTS)
-    def tile(weight: V, x: V, x_stride: V, blocks: V, out: V, out_stride: V, bias: V, y: V, y_stride: V) -> None:
-        sums = [[Var(zeros(f32x8))] for _ in range(tokens)]
-        w, x = Var(weight), Var(x)
-        for _ in loop(blocks):
-            here, at = V(w.ir), V(x.ir)
-            for line in range(0, layout.record.itemsize, 64):
-                prefetch(here + (AHEAD + line))
-            integers = block_sums(here + fields["q"], at, tokens)
-            scales = [load_f16x8(here + fields[name]) for name in ("d", "d1")[: layout.scales]]
-            if layout.bias:
-                offset = scales[0] * -float(layout.bias)
-            elif layout.minimum:
-                offset = load_f16x8(here + fields["m"])
-            for t in range(tokens):
-                (total,) = sums[t]
-                left, right = (
-                    to_float(integer) * broadcast_f32(at + (TILE_SCALES + (half * TILE + t) * 4))
-                    for half, integer in enumerate(integers[t])
-                )
-                if layout.scales == 1:
-                    total.set(fma(scales[0], left + right, total))
-                else:
-                    total.set(fma(scales[1], right, fma(scales[0], left, total)))
-                if layout.bias or layout.minimum:
-                    total.set(fma(offset, broadcast_f32(at + (TILE_SUMS + t * 4)), total))
-            w += layout.record.itemsize
-            x += TILE_BLOCK_BYTES
-        _finish(sums, out, out_stride, bias, y, y_stride)
-
-    return tile
-
-
-def _float_tile(layout: Layout, tokens: int):
-    load, half = {"f16": (load_f16x8, 16), "bf16": (load_bf16x8, 16), "f32": (load_f32x8, 32)}[layout.name]
-
-    @micro(*TILE_ARGUMENTS)
-    def tile(weight: V, x: V, x_stride: V, blocks: V, out: V, out_stride: V, bias: V, y: V, y_stride: V) -> None:
-        sums = [[Var(zeros(f32x8)), Var(zeros(f32x8))] for _ in range(tokens)]
-        rows = [x + x_stride * t for t in range(tokens)]
-        for column in loop(blocks):
-            here = weight + column * layout.record.itemsize
-            prefetch(here + AHEAD)
-            halves = [load(here), load(here + half)]
-            for row, total in zip(rows, sums, strict=True):
-                value = broadcast_f32(row + column * 4)
-                for part, w in zip(total, halves, strict=True):
-                    part.set(fma(w, value, part))
-        _finish(sums, out, out_stride, bias, y, y_stride)
-
-    return tile
-
-
-def _finish(sums: list[list[Var]], out: V, out_stride: V, bias: V, residual: V, residual_stride: V) -> None:
-    """Store the outputs of a group for each token, plus bias and residual where their addresses are not 0."""
-    for t, parts in enumerate(sums):
-        for i, total in enumerate(parts):
-            with when(bias > 0):
-                total.set(total + load_f32x8(bias + i * 32))
-            with when(residual > 0):
-                total.set(total + load_f32x8(residual + (residual_stride * t + i * 32)))
-            store(out + (out_stride * t + i * 32), V(total.ir))
 
 
 @count
@@ -206,33 +39,65 @@ def matmul_units(args, step):
     return (tokens + TOKENS_AT_ONCE - 1) // TOKENS_AT_ONCE * shares
 
 
+@micro(returns=int64)
+def most_at_once() -> V:
+    """Tokens whose sums fit in registers."""
+    return integer(8 if runs("avx512") else 4)
+
+
 def group_products(layout: Layout) -> Callable[..., None]:
     """Compiled code for one group of rows of a weight and tokens start to stop - 1. `outputs`: rows of the group that
-    are there. bias, add: 0 for none; with `add`, what is in y is added to."""
-    make = _integer_tile if layout.integers else _float_tile
-    tile1, tile2, tile3, tile4 = (make(layout, tokens) for tokens in (1, 2, 3, TILE))
+    are there. bias, add: 0 for none; with `add`, what is in y is added to. `scratch`: of the thread, all of it."""
+    if layout.rows == WIDE and layout.integers:
+        return _with_tiles(_vector_products(layout), tile_products(layout))
+    return _vector_products(layout)
+
+
+def _with_tiles(vectors: Callable[..., None], tiles: Callable[..., None]) -> Callable[..., None]:
+    @njit
+    def products(weight, blocks, outputs, x_start, x_stride, y_start, y_stride, bias, add, start, stop, scratch):
+        between = start + tokens_in_tiles(start, stop, blocks)
+        if between > start:
+            tiles(weight, blocks, outputs, x_start, x_stride, y_start, y_stride, bias, add, start, between, scratch)
+        vectors(weight, blocks, outputs, x_start, x_stride, y_start, y_stride, bias, add, between, stop, scratch)
+
+    return products
+
+
+def _vector_products(layout: Layout) -> Callable[..., None]:
     packed, rows = layout.integers, layout.rows
+    make: Callable[[Layout, int], Micro] = integer_tile if packed else float_tile
+    tile1, tile2, tile3, tile4, tile8 = (make(layout, tokens) for tokens in (1, 2, 3, 4, 8))
 
     @njit
     def products(weight, blocks, outputs, x_start, x_stride, y_start, y_stride, bias, add, start, stop, scratch):
         whole = outputs >= rows
-        for t in range(start, stop, TILE):
-            x = x_start + (t // TILE * blocks * TILE_BLOCK_BYTES if packed else t * x_stride)
+        t = start
+        while t < stop:
+            tokens = min(stop - t, most_at_once())
+            if packed:
+                tokens = min(tokens, TILE - t % TILE)
+                record = x_start + t // TILE * blocks * TILE_BLOCK_BYTES
+                x, beside = record + t % TILE * BLOCK, record + TILE_SCALES + t % TILE * 4
+            else:
+                x, beside = x_start + t * x_stride, x_stride
             y = y_start + t * y_stride
             residual = y if add != 0 else 0
             out, out_stride = (y, y_stride) if whole else (scratch, 64)
-            if stop - t >= TILE:
-                tile4(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
-            elif stop - t == 1:
-                tile1(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
-            elif stop - t == 2:
-                tile2(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
+            if tokens == 1:
+                tile1(weight, x, beside, blocks, out, out_stride, bias, residual, y_stride)
+            elif tokens == 2:
+                tile2(weight, x, beside, blocks, out, out_stride, bias, residual, y_stride)
+            elif tokens == 3:
+                tile3(weight, x, beside, blocks, out, out_stride, bias, residual, y_stride)
+            elif tokens < 8:
+                tokens = 4
+                tile4(weight, x, beside, blocks, out, out_stride, bias, residual, y_stride)
             else:
-                tile3(weight, x, x_stride, blocks, out, out_stride, bias, residual, y_stride)
+                tile8(weight, x, beside, blocks, out, out_stride, bias, residual, y_stride)
             if not whole:  # the columns behind belong to another part of the row
-                for row in range(min(TILE, stop - t)):
-                    for column in range(outputs):
-                        store_f32(y + row * y_stride + column * 4, load_f32(scratch + row * 64 + column * 4))
+                copy_outputs(scratch, y, y_stride, tokens, outputs)
+            t += tokens
 
     return products
 

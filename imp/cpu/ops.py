@@ -22,6 +22,7 @@ from ..model.ops import Attention, Experts, Linear, Model, Norm, Rope, StepLimit
 from ..model.sampling import Drawn, SamplingPlan
 from ..model.sparse import ALL, Sparse
 from ..weights.checkpoint import UnsupportedModel, Weight
+from .activations import quantised_bytes
 from .adapters import Adapters, Sites, layout_for, most_bytes
 from .aside import CpuAside, Programs
 from .attention import AttentionWork
@@ -31,7 +32,7 @@ from .experts import Mixture, Rows
 from .kept import BLOCK as KV_BLOCK
 from .kept import Kept
 from .kv import KEPT, kept_for
-from .matmul import MATMULS, UNIT_BYTES, quantised_bytes
+from .matmul import MATMULS, UNIT_BYTES
 from .pack import Arena, Packed
 from .pointwise import (
     EMBEDS,
@@ -59,6 +60,7 @@ from .program import (
 from .sample import Sampler
 from .simd import detect
 from .threads import Threads
+from .variants import NARROW, lanes
 
 ROPE_SAMPLE = 16  # positions
 ASIDE, ASIDE_ROWS = 64, 8  # positions and sequences of what is computed aside: enough for full speed
@@ -107,10 +109,12 @@ class Recorder:
         sites: Sites | None = None,
         beside: Recorder | None = None,
         sparse: Sparse = ALL,
+        lanes: int = NARROW,
     ) -> None:
         """hidden: float32 [tokens of a step, n]: where wanted hidden states go, n columns rounded up to whole vectors.
         None: the program keeps none. sites: where adapters add; None: nowhere. beside: has recorded the same model,
-        whose weights there are only once."""
+        whose weights there are only once. lanes: floats in a vector of the kernels."""
+        self.lanes = lanes
         self.limits, self.threads = limits, threads
         self.planes = planes  # of each layer: address of its KV cache, bytes of a block in it
         self.kept = kept  # how keys and values are
@@ -226,7 +230,7 @@ class Recorder:
         return op
 
     def _packed(self, weight: Weight) -> Packed:
-        return self.weights.setdefault(weight, Packed(weight))
+        return self.weights.setdefault(weight, Packed(weight, self.lanes))
 
     def _floats(self, columns: int, name: str) -> Activation:
         rows = self.limits.tokens
@@ -367,17 +371,19 @@ class CpuBackend:
         self._hidden = np.zeros((limits.tokens, row_bytes(model.hidden) // 4), np.float32)
         self._columns, self._pooled = model.hidden, 0
         planes, self._blocks = self._planes(model, limits, kept)
-        own = self.sparse
-        recorder = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden, sparse=own)
+        own, wide = self.sparse, lanes(self.features)
+        recorder = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden, sparse=own, lanes=wide)
         model.forward(recorder)
         sites = Sites(layout_for(model), limits.tokens, self.thread_count)
-        adding = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden, sites, recorder, own)
+        adding = Recorder(
+            limits, self.thread_count, planes, self._logits, kept, self._hidden, sites, recorder, own, wide
+        )
         model.forward(adding)
         few = replace(limits, tokens=min(ASIDE, limits.tokens), rows=min(ASIDE_ROWS, limits.rows), logit_rows=0)
         few_hidden = np.zeros((few.tokens, self._hidden.shape[1]), np.float32)
         few_sites = Sites(sites.layout, few.tokens, self.thread_count)
         seconds = [
-            Recorder(few, self.thread_count, planes, self._logits, kept, few_hidden, each, recorder, own)
+            Recorder(few, self.thread_count, planes, self._logits, kept, few_hidden, each, recorder, own, wide)
             for each in (None, few_sites)
         ]
         for second in seconds:

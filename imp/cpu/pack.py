@@ -1,8 +1,8 @@
 """Weights in the order the matrix kernels read them: layouts, and how every file format gets into one.
 
-Integer layouts hold 8 rows side by side (a *group*), in blocks of 32 columns: first the scales of the 8 rows, then the
-columns in quads, so that one 32-byte vector has 4 neighbouring columns of each of the 8 rows. Float layouts hold 16
-rows side by side, column after column. Rows are filled up with zeros.
+Integer layouts hold 8 or 16 rows side by side (a *group*), as many as a vector of the machine has floats, in blocks of
+32 columns: first the scales of the rows, then the columns in quads, so that one vector has 4 neighbouring columns of
+each of the rows. Float layouts hold 16 rows side by side, column after column. Rows are filled up with zeros.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from .. import huge_pages
 from ..weights.checkpoint import Weight
 from ..weights.fields import BLOCK, Fields, reader, release
+from .variants import NARROW, WIDE
 
 CHUNK_BYTES = 8 << 20  # of weights repacked at a time
 
@@ -36,32 +37,45 @@ class Layout:
         return self.scales > 0
 
 
-def _integers(name: str, scales: int, quads: int, minimum: bool = False, bias: int = 0) -> Layout:
-    fields = [(field, "<f2", 8) for field in ("d", "d1")[:scales] + ("m",) * minimum]
-    return Layout(name, 8, BLOCK, np.dtype([*fields, ("q", "<u4", (quads, 8))]), scales, quads, minimum, bias)
+def _integers(name: str, rows: int, scales: int, quads: int, minimum: bool = False, bias: int = 0) -> Layout:
+    fields = [(field, "<f2", rows) for field in ("d", "d1")[:scales] + ("m",) * minimum]
+    record = np.dtype([*fields, ("q", "<u4", (quads, rows))])
+    return Layout(name, rows, BLOCK, record, scales, quads, minimum, bias)
 
 
-# 4 bits: the low nibbles of vector v are quad v, the high ones quad v + 4
-INT4 = _integers("int4", 1, 4, bias=8)
-INT4_MINIMUM = _integers("int4_minimum", 1, 4, minimum=True)
-INT8 = _integers("int8", 1, 8)
-INT8_MINIMUM = _integers("int8_minimum", 1, 8, minimum=True)  # of integers 0 to 31
-INT8_HALVES = _integers("int8_halves", 2, 8)  # one scale for each 16 columns
-FLOAT16, BFLOAT16, FLOAT32 = (
+def _of_rows(rows: int, suffix: str) -> tuple[Layout, ...]:
+    return (
+        # 4 bits: the low nibbles of vector v are quad v, the high ones quad v + 4
+        _integers(f"int4{suffix}", rows, 1, 4, bias=8),
+        _integers(f"int4_minimum{suffix}", rows, 1, 4, minimum=True),
+        _integers(f"int8{suffix}", rows, 1, 8),
+        _integers(f"int8_minimum{suffix}", rows, 1, 8, minimum=True),  # of integers 0 to 31
+        _integers(f"int8_halves{suffix}", rows, 2, 8),  # one scale for each 16 columns
+    )
+
+
+NARROW_LAYOUTS = INT4, INT4_MINIMUM, INT8, INT8_MINIMUM, INT8_HALVES = _of_rows(NARROW, "")
+WIDE_LAYOUTS = _of_rows(WIDE, "_wide")
+FLOAT_LAYOUTS = FLOAT16, BFLOAT16, FLOAT32 = tuple(
     Layout(name, 16, 1, np.dtype([("w", kind, 16)])) for name, kind in (("f16", "<u2"), ("bf16", "<u2"), ("f32", "<u4"))
 )
-LAYOUTS = {
-    layout.name: layout for layout in (INT4, INT4_MINIMUM, INT8, INT8_MINIMUM, INT8_HALVES, FLOAT16, BFLOAT16, FLOAT32)
-}
+LAYOUTS = {layout.name: layout for layout in (*NARROW_LAYOUTS, *WIDE_LAYOUTS, *FLOAT_LAYOUTS)}
+
+
+def layout_of(kind: str, lanes: int) -> Layout:
+    """How a kind of fields.py lies where a vector has so many floats."""
+    wide = f"{kind}_wide"
+    return LAYOUTS[wide if lanes == WIDE and wide in LAYOUTS else kind]
 
 
 class Packed:
     """A weight matrix in (or on its way into) the arena."""
 
-    def __init__(self, weight: Weight) -> None:
+    def __init__(self, weight: Weight, lanes: int = NARROW) -> None:
+        """lanes: floats in a vector of the machine."""
         self.weight = weight
         kind, self.read = reader(weight)
-        self.layout = LAYOUTS[kind]
+        self.layout = layout_of(kind, lanes)
         self.outputs, self.inputs = weight.shape
         self.address = 0  # not packed yet
 

@@ -12,10 +12,10 @@ import math
 import numpy as np
 from numba import njit
 
+from .activations import TILE, TILE_BLOCK_BYTES, TILE_COUNTS, TILE_SCALES, TILE_SUMS
 from .kept import BLOCK as KV_BLOCK
 from .kept import Kept, turn
 from .kv import KEPT
-from .matmul import TILE, TILE_BLOCK_BYTES, TILE_SCALES, TILE_SUMS
 from .pack import BLOCK, LAYOUTS, Layout
 from .program import (
     STEP_POOLED,
@@ -31,8 +31,10 @@ from .program import (
     kernel,
 )
 from .simd import (
+    F32,
     V,
     absolute,
+    broadcast,
     constant,
     exp,
     f32x8,
@@ -44,6 +46,7 @@ from .simd import (
     load_f16,
     load_f32,
     load_f32x8,
+    load_f32x16,
     load_i8,
     load_i32,
     load_u8,
@@ -53,11 +56,12 @@ from .simd import (
     splat,
     store,
     store_f32,
-    store_i8x8,
+    store_i8x16,
     tanh,
     to_float,
     to_int,
     total,
+    total_i32,
     word,
 )
 
@@ -84,34 +88,33 @@ def per_token(args, step):
     return units_of(word(step, STEP_TOKENS))
 
 
-@micro(int64, int64, int64, int64)
-def _quantise_block(x: V, integers: V, scales: V, sums: V) -> None:
-    """32 floats -> 32 int8, each 16 by their largest magnitude; scales [2] TILE apart, and the sum of what came out."""
-    sum_of_both = None
+@micro(int64, int64, int64)
+def _quantise_block(x: V, integers: V, scales: V) -> None:
+    """32 floats -> 32 int8, each 16 by their largest magnitude, and what else a record has of a token (activations.py);
+    scales: where its first scale goes."""
+    sums = []
     for half in (0, 1):
-        parts = [load_f32x8(x + (half * 2 + i) * 32) for i in range(2)]
-        top = largest(maximum(absolute(parts[0]), absolute(parts[1])))
+        values = load_f32x16(x + half * 64)
+        top = largest(absolute(values))
         # the smallest divisor keeps 127 / top finite: blocks of less are zeros
-        inverse = 127.0 / maximum(splat(top), constant(1e-30, f32x8.ir))
-        rounded = [to_int(part * inverse) for part in parts]
-        for i, part in enumerate(rounded):
-            store_i8x8(integers + (half * 2 + i) * 8, part)
-        scale = top * (1.0 / 127.0)
+        inverse = 127.0 / maximum(top, constant(1e-30, F32))
+        whole = to_int(values * broadcast(inverse, 16))
+        store_i8x16(integers + half * 16, whole)
+        scale, count = top * (1.0 / 127.0), total_i32(whole)
         store(scales + half * TILE * 4, scale)
-        own = scale * total(to_float(rounded[0] + rounded[1]))
-        sum_of_both = own if sum_of_both is None else sum_of_both + own
-    store(sums, sum_of_both)
+        store(scales + (TILE_COUNTS - TILE_SCALES + half * TILE * 4), 0 - count)
+        sums.append(scale * to_float(count))
+    store(scales + (TILE_SUMS - TILE_SCALES), sums[0] + sums[1])
 
 
 @njit
 def quantise_row(x, token, first, stop, blocks, out):
-    """Columns first..stop of one token's row `x` into its place in the tiles at `out`; `blocks` in a whole row."""
-    tile = out + token // TILE * blocks * TILE_BLOCK_BYTES
+    """Columns first..stop of one token's row `x` into its place in the records at `out`; `blocks` in a whole row."""
+    record = out + token // TILE * blocks * TILE_BLOCK_BYTES
     place = token % TILE
     for block in range(first // BLOCK, stop // BLOCK):
-        at = tile + block * TILE_BLOCK_BYTES
-        scales, sums = at + TILE_SCALES + place * 4, at + TILE_SUMS + place * 4
-        _quantise_block(x + block * BLOCK * 4, at + place * BLOCK, scales, sums)
+        at = record + block * TILE_BLOCK_BYTES
+        _quantise_block(x + block * BLOCK * 4, at + place * BLOCK, at + TILE_SCALES + place * 4)
 
 
 @kernel(per_token)
@@ -138,9 +141,10 @@ def _embed(layout: Layout) -> Kernel:
         for column in range(BLOCK):
             quad, byte = column // 4, column % 4
             if nibbles:
-                value = float(load_u8(at + integers + (quad % 4) * 32 + side * 4 + byte) >> (quad // 4 * 4) & 15) - bias
+                packed = load_u8(at + integers + ((quad % 4) * rows + side) * 4 + byte)
+                value = float(packed >> (quad // 4 * 4) & 15) - bias
             else:
-                value = float(load_i8(at + integers + quad * 32 + side * 4 + byte))
+                value = float(load_i8(at + integers + (quad * rows + side) * 4 + byte))
             value *= load_f16(at + (first_scale if column < BLOCK // 2 else second_scale) + side * 2)
             if minimum >= 0:
                 value += load_f16(at + minimum + side * 2)

@@ -444,6 +444,11 @@ def total(v: V) -> V:
     return _folded(v, lambda a, b: a + b)
 
 
+@micro(ints, returns=int32)
+def total_i32(v: V) -> V:
+    return _folded(v, lambda a, b: a + b)
+
+
 @micro(floats, returns=float32)
 def largest(v: V) -> V:
     return _folded(v, maximum)
@@ -524,6 +529,11 @@ def signed_as(a: V, sign: V) -> V:
     b, none = _Emission.builder, constant(0, a.type)
     turned = b.select((sign < 0).ir, (none - a).ir, a.ir)
     return V(b.select(sign.equals(0).ir, none.ir, turned))
+
+
+def smaller(a: V, b: V) -> V:
+    """Of two integers."""
+    return V(_Emission.builder.select((a < b).ir, a.ir, b.ir))
 
 
 def nibbles(packed: V) -> tuple[V, V]:

@@ -22,6 +22,7 @@ from imp.cpu.program import (
     build,
 )
 from imp.cpu.threads import Threads
+from imp.cpu.variants import lanes
 from imp.model.buffers import Buffer
 from imp.model.inputs import StepInputs
 from imp.model.ops import StepLimits
@@ -94,7 +95,7 @@ class Workbench:
         out = np.zeros((tokens, 1), np.float32) if logits is None else logits
         limits = StepLimits(tokens, 1, len(out), tokens, 1)
         planes = [] if cache is None else [(cache.ctypes.data, cache[0].nbytes)]
-        recorder = Recorder(limits, self.threads.count, planes, out)
+        recorder = Recorder(limits, self.threads.count, planes, out, lanes=lanes(self.kernels.variant))
         recorder.ops.clear()  # no attention here
         sources = [recorder._floats(x.shape[1], "given") for x in given]
         result = record(recorder, *sources)
