@@ -13,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 
 from bench import instructions
 from imp.cuda.driver import Device, Event, Stream
-from imp.cuda.layouts import Packed
+from imp.cuda.layouts import Packed, Piece
 from imp.cuda.loaded import ALIGNMENT
 from imp.cuda.memory import Uploader
 from imp.cuda.modules import Modules
@@ -32,8 +33,8 @@ from imp.cuda.step import Sections, Shape
 from imp.model.buffers import place
 from imp.model.inputs import StepInputs, packed, prompt_inputs
 from imp.model.kv import FORMATS as KV_FORMATS
-from imp.model.layers import Block, Decoder, GatedMlp, SelfAttention
-from imp.model.ops import Attention, Linear, Norm, StepLimits
+from imp.model.layers import Block, Decoder, GatedMlp, Mixture, SelfAttention
+from imp.model.ops import Attention, Experts, Linear, Norm, StepLimits
 from imp.model.reference import ReferenceBackend
 from imp.model.rope import plain_frequencies, table
 from imp.types import DeviceError
@@ -57,13 +58,16 @@ class Sizes:
     kv_heads: int
     head_dim: int
     vocab: int
+    experts: int = 0  # of each layer; `inner` is one's
+    chosen: int = 0
 
 
 MODELS = (
     Sizes("1B (Llama 3.2)", 16, 2048, 8192, 32, 8, 64, 128256),
+    Sizes("30B-A3B (Qwen 3)", 48, 2048, 768, 32, 4, 128, 151936, experts=128, chosen=8),
     Sizes("8B (Llama 3.1)", 32, 4096, 14336, 32, 8, 128, 128256),
 )
-SMOKE = (Sizes("smoke", 2, 128, 128, 4, 2, 32, 320),)
+SMOKE = (Sizes("smoke of experts", 1, 128, 64, 4, 2, 32, 320, experts=4, chosen=2), Sizes("smoke", 2, 128, 128, 4, 2, 32, 320))
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def conformance(cache: Path, scale: Scale) -> Iterator[Line]:
     """Tiny models of every kind of weights and of keys against float64: the norm of the error over that of the logits."""
     limits = StepLimits(tokens=40, rows=1, logit_rows=40, context=128, blocks=8)
     cases = [("llama", form, "auto") for form in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_1")]
-    cases += [("gemma3", "F32", "auto"), *(("llama", "F16", kv) for kv in KV_FORMATS if kv != "fp32")]
+    cases += [("gemma3", "F32", "auto"), ("qwen3-moe", "F32", "auto"), *(("llama", "F16", kv) for kv in KV_FORMATS if kv != "fp32")]
     for name, form, kv in cases if scale is FULL else cases[1:2]:
         backend, judge = CudaBackend(cache_dir=cache, kv_dtype=kv), ReferenceBackend(np.float64, kv)
         for each in (backend, judge):
@@ -242,23 +246,61 @@ def decoder(sizes: Sizes, form: str, context: int) -> Decoder:
     columns, kv = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     shapes = {"q": (columns, sizes.hidden), "k": (kv, sizes.hidden), "v": (kv, sizes.hidden), "o": (sizes.hidden, columns)}
     shapes |= {"gate": (sizes.inner, sizes.hidden), "up": (sizes.inner, sizes.hidden), "down": (sizes.hidden, sizes.inner)}
+    shapes |= {"router": (sizes.experts, sizes.hidden)} if sizes.experts else {}
     made = {name: weight(form, *shape, rng) for name, shape in shapes.items()}
     head = weight(form, sizes.vocab, sizes.hidden, rng)
     rope = table(plain_frequencies(5e5, sizes.head_dim), context)
 
+    def copy(name: str) -> Weight:
+        return Weight(name, made[name].data, made[name].format, made[name].shape)
+
     def linear(*names: str) -> Linear:
-        return Linear(tuple(Weight(name, made[name].data, made[name].format, made[name].shape) for name in names))
+        return Linear(tuple(map(copy, names)))
+
+    def mlp() -> GatedMlp | Mixture:
+        if not sizes.experts:
+            return GatedMlp(linear("gate", "up"), linear("down"), "silu")
+        gate, up, down = (tuple(copy(name) for _ in range(sizes.experts)) for name in ("gate", "up", "down"))
+        return Mixture(linear("router"), Experts(gate, up, down, sizes.chosen, True, "silu"))
 
     def norm() -> Norm:
         return Norm(np.ones(sizes.hidden, np.float32), 1e-5)
 
     def block(i: int) -> Block:
         a = Attention(i, sizes.heads, sizes.kv_heads, sizes.head_dim, sizes.head_dim**-0.5, rope)
-        return Block(norm(), SelfAttention(linear("q", "k", "v"), linear("o"), a), norm(),
-                     GatedMlp(linear("gate", "up"), linear("down"), "silu"))  # fmt: skip
+        return Block(norm(), SelfAttention(linear("q", "k", "v"), linear("o"), a), norm(), mlp())
 
     blocks = tuple(block(i) for i in range(sizes.layers))
     return Decoder(head, blocks, norm(), Linear((head,)), sizes.hidden, sizes.vocab, context)
+
+
+def touched(model: Decoder, batch: int) -> float:
+    """The part of the experts' bytes that a step of so many tokens reads, where all are as likely."""
+    experts = next((block.mlp.experts for block in model.blocks if isinstance(block.mlp, Mixture)), None)
+    return 1.0 if experts is None else 1 - (1 - experts.chosen / experts.count) ** batch
+
+
+def experts_bytes(model: Decoder) -> int:
+    mixtures = [block.mlp.experts for block in model.blocks if isinstance(block.mlp, Mixture)]
+    return sum(weight.data.nbytes for experts in mixtures for weight in experts.weights)
+
+
+@contextmanager
+def arranged_once() -> Iterator[None]:
+    """Matrices of the same bytes are brought into the kernels' order once: all experts of a model here are."""
+    own, found = Packed.parts, {}
+
+    def parts(packed: Packed) -> Iterator[Piece]:
+        key = id(packed.weight.data)
+        if key not in found:
+            found[key] = packed.weight.data, list(own(packed))
+        return iter(found[key][1])
+
+    Packed.parts = parts
+    try:
+        yield
+    finally:
+        Packed.parts = own
 
 
 def decoding(batch: int, context: int) -> StepInputs:
@@ -284,13 +326,15 @@ def whole(backend: CudaBackend, sizes: Sizes, form: str, scale: Scale, bandwidth
     room = backend.room(model, limits)
     fits = room.free_bytes - room.weights_bytes - room.work_bytes
     blocks = min(limits.blocks, int(0.95 * fits) // backend.kv_block_bytes(model, 16))
-    backend.load(model, replace(limits, blocks=blocks))
+    with arranged_once():
+        backend.load(model, replace(limits, blocks=blocks))
     for batch in scale.batches:
         length = min(context, blocks * 16 // batch // 16 * 16)
         step = decoding(batch, length)
         took, host = _timed(backend, step, scale.repeats)
         cache = batch * length * backend.kv_block_bytes(model, 16) // 16
-        read = (room.weights_bytes + cache) / bandwidth
+        weights = room.weights_bytes - (1 - touched(model, batch)) * experts_bytes(model)
+        read = (weights + cache) / bandwidth
         what = f"{sizes.name} {form}: decoding {batch} rows of {length}"
         yield Line(what, batch / took, "tok/s", read / took)
         yield Line(f"{what}, the host's part of a step", host * 1e6, "us")

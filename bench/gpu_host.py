@@ -25,7 +25,7 @@ def main() -> None:
 
     backend = CudaBackend(cache_dir=folder)
     limits = StepLimits(tokens=32, rows=32, logit_rows=32, context=256, blocks=512)
-    backend.load(decoder(replace(SMOKE[0], layers=LAYERS), "F16", 256), limits)
+    backend.load(decoder(replace(SMOKE[-1], layers=LAYERS), "F16", 256), limits)
     fake.set_runs_kernels(False)
     for rows in (1, 8, 32):
         step, took = decoding(rows, CONTEXT), []
