@@ -38,7 +38,9 @@ def main() -> None:
         counted = fake.counters()
         calls = f"{counted.graph_launches / STEPS:g} graphs, {counted.launches / STEPS:g} launches"
         calls += f", {counted.copies / STEPS:g} copies, {counted.allocations / STEPS:g} allocations"
-        print(f"{rows:3} rows: {1e6 * statistics.median(took):6.1f} us a step of {LAYERS} layers; {calls}")
+        loaded = backend.loaded
+        kernels = len(loaded._launches(loaded._shape(rows, rows, 0, 1)))
+        print(f"{rows:3} rows: {1e6 * statistics.median(took):6.1f} us a step of {LAYERS} layers, {kernels} kernels; {calls}")
 
 
 if __name__ == "__main__":

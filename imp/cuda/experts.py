@@ -25,7 +25,7 @@ class Matrices:
     def __init__(self, packed: tuple[Packed, ...]) -> None:
         self.packed, self.one = packed, packed[0]
         if any(each.layout is not self.one.layout for each in packed):
-            named = self.one.weight.name
+            named = self.one.weights[0].name
             raise UnsupportedModel(f"the experts beside {named!r} have formats of their own; all must be kept alike")
 
     @property

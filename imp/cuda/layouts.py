@@ -9,7 +9,7 @@ side. 32-bit floats lie column by column. Rows are filled up to 16 with zeros, c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,14 +82,27 @@ class Piece:
     row_scales: np.ndarray  # float32 [tiles, 16], or [tiles, 0] where there are none
 
 
-class Packed:
-    """A matrix in, or on its way to, the device's memory. Addresses are 0 until it is there."""
+def stacks(weights: Sequence[Weight]) -> list[tuple[Weight, ...]]:
+    """Neighbouring matrices of the same inputs as few as they can be: those that are kept alike, all but the last of
+    whole tiles, are one."""
+    found: list[tuple[Weight, ...]] = []
+    for weight in weights:
+        last = found[-1][-1] if found else None
+        if last is not None and last.shape[0] % TILE == 0 and reader(last)[0] == reader(weight)[0]:
+            found[-1] += (weight,)
+        else:
+            found.append((weight,))
+    return found
 
-    def __init__(self, weight: Weight) -> None:
-        self.weight = weight
-        self.kind, self._read = reader(weight)
+
+class Packed:
+    """A matrix, of `stacks` of them, in, or on its way to, the device's memory. Addresses are 0 until it is there."""
+
+    def __init__(self, *weights: Weight) -> None:
+        self.weights = weights
+        self.kind = reader(weights[0])[0]
         self.layout = LAYOUTS[self.kind]
-        self.outputs, self.inputs = weight.shape
+        self.outputs, self.inputs = sum(weight.shape[0] for weight in weights), weights[0].shape[1]
         self.address = self.scales_address = self.row_scales_address = 0
 
     @property
@@ -141,16 +154,22 @@ class Packed:
 
     def parts(self) -> Iterator[Piece]:
         """The matrix piece by piece."""
-        row_bytes = max(1, self.weight.data.nbytes // max(1, self.outputs))
-        step = max(1, CHUNK_BYTES // row_bytes // TILE) * TILE
-        for start in range(0, self.outputs, step):
-            stop = min(start + step, self.outputs)
-            found = self._read(self.weight, slice(start, stop))
+        first = 0
+        for weight in self.weights:
+            yield from self._pieces(weight, first)
+            first += -(-weight.shape[0] // TILE)
+
+    def _pieces(self, weight: Weight, first: int) -> Iterator[Piece]:
+        read, rows = reader(weight)[1], weight.shape[0]
+        step = max(1, CHUNK_BYTES // max(1, weight.data.nbytes // max(1, rows)) // TILE) * TILE
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
+            found = read(weight, slice(start, stop))
             tiles = -(-(stop - start) // TILE)
             row = found.pop("row", np.zeros(0, np.float32))
             row_scales = np.zeros((tiles, TILE * self.layout.row_scaled), np.float32)
             row_scales.reshape(-1)[: len(row)] = row
-            yield Piece(start // TILE, *arranged(self.kind, found, tiles, self.columns), row_scales)
+            yield Piece(first + start // TILE, *arranged(self.kind, found, tiles, self.columns), row_scales)
 
 
 def arranged(kind: str, found: Fields, tiles: int, columns: int) -> tuple[np.ndarray, np.ndarray]:

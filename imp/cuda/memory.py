@@ -36,12 +36,13 @@ class Uploader:
             event.destroy()
 
     def weight(self, packed: Packed) -> None:
-        """To its addresses; its own pages are let go afterwards."""
+        """To its addresses; the files' pages are let go afterwards."""
         for piece in packed.parts():
             self.array(packed.address + piece.first * packed.tile_bytes, piece.weights)
             self.array(packed.scales_address + piece.first * packed.tile_scale_bytes, piece.scales)
             self.array(packed.row_scales_address + piece.first * packed.tile_row_scale_bytes, piece.row_scales)
-        release(packed.weight.data)
+        for weight in packed.weights:
+            release(weight.data)
 
     def array(self, address: int, values: np.ndarray) -> None:
         flat = values.reshape(-1).view(np.uint8)

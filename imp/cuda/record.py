@@ -19,7 +19,7 @@ from . import entries
 from .adapters import Site, Sites
 from .entries import BF16, F16, F32
 from .experts import Mixture
-from .layouts import Packed
+from .layouts import Packed, stacks
 from .products import Operand, Ordered, Target, product
 from .program import SIZES, Activation, Constant, Launch, Op, Place, ScaledActivation, padded
 from .step import PARTIAL_ROWS, POOLED, TOKENS, WANTED
@@ -36,7 +36,7 @@ class Recorder:
         """planes: of each layer, its part of the KV cache and the bytes of a block in it. warp_groups: whether products
         may be theirs in some programs."""
         self.limits, self.kv, self.planes, self.warp_groups = limits, kv, planes, warp_groups
-        self.weights: dict[Weight, Packed] = {}
+        self.weights: dict[tuple[Weight, ...], Packed] = {}
         self.constants: list[Constant] = []
         self.centres: dict[int, Constant] = {}  # of each layer's turned keys, float32 [kv heads, d]
         self.attentions: list[Attention] = []
@@ -214,8 +214,8 @@ class Recorder:
     def _append(self, op: Op) -> None:
         self._slot().append(op)
 
-    def _packed(self, weight: Weight) -> Packed:
-        return self.weights.setdefault(weight, Packed(weight))
+    def _packed(self, *weights: Weight) -> Packed:
+        return self.weights.setdefault(weights, Packed(*weights))
 
     def _constant(self, values: np.ndarray) -> Constant:
         self.constants.append(Constant(values.astype(np.float32)))
@@ -268,11 +268,11 @@ class Recorder:
         return Activation(rows, x.columns, self._slot().append, make)
 
     def _products(self, x: Activation, linear: Linear, out: Buffer, stride: int, word: int, add: bool) -> None:
-        """One launch for each part; the parts write neighbouring columns."""
+        """One launch for parts that are kept alike; they write neighbouring columns."""
         bias = None if linear.bias is None else self._constant(linear.bias)
         column = 0
-        for part in linear.parts:
-            packed = self._packed(part)
+        for parts in stacks(linear.parts):
+            packed = self._packed(*parts)
             operand = self._operand(x, packed, word)
             launch = product(packed, operand, bias, Target(out, stride, column, add), word)
             self._record(launch, [*operand.buffers, *([out] if add or column else [])], [out])
@@ -294,7 +294,7 @@ class Recorder:
     def _adapt(self, x: Activation, linear: Linear, out: Buffer, stride: int) -> None:
         """What adapters add: one launch for the site, one for each part; none in programs of steps without adapters."""
         site = self.sites.add(linear.names, x.stride)
-        form = _form(self._packed(linear.parts[0]))
+        form = _form(Packed(linear.parts[0]))
         source, scales = x.operand(form)
         scaled = scales if isinstance(x, ScaledActivation) and form == F16 else None
         hidden = Buffer(self.limits.tokens * site.hidden * 4, "adapted")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from imp.cuda.layouts import LAYOUTS, Packed
+from imp.cuda.layouts import LAYOUTS, Packed, stacks
 from imp.model.kv import E2M1, E4M3
 from imp.weights.checkpoint import Weight, open_checkpoint
 from imp.weights.quant import FORMATS
@@ -145,6 +145,18 @@ def test_a_large_matrix_comes_in_parts_of_whole_tiles(monkeypatch):
     assert len(firsts) > 2 and firsts == sorted(firsts)
     reader, expected = Reader(packed), values(w)
     assert [reader.value(row, 50) for row in range(100)] == pytest.approx(list(expected[:, 50]))
+
+
+def test_matrices_that_are_kept_alike_are_one():
+    rng = np.random.default_rng(5)
+    q, k, v = (weight("Q4_1", rows, 96, rng) for rows in (32, 16, 21))
+    other, ragged = weight("Q8_0", 16, 96, rng), weight("Q4_1", 21, 96, rng)
+    assert stacks([q, k, v]) == [(q, k, v)]
+    assert stacks([q, other, k, ragged, v]) == [(q,), (other,), (k, ragged), (v,)]
+    packed = Packed(q, k, v)
+    assert (packed.outputs, packed.tiles) == (69, 5)
+    reader, expected = Reader(packed), np.concatenate([values(each) for each in (q, k, v)])
+    assert [reader.value(row, 70) for row in range(69)] == pytest.approx(list(expected[:, 70]))
 
 
 def test_kinds_have_numbers_of_their_own():
