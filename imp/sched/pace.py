@@ -21,6 +21,8 @@ LEAST_SHARE = 0.12  # of a step that may be spent aside, however short it should
 AIM = 0.45  # of the bound: predictions are not exact, and the bound is to hold
 AIM_ASIDE = 0.28  # the same for what is computed aside, whose pieces end when a unit of work does, some time late
 IDLE_STEPS = 4.0  # the bound, where none is set: in steps without prompts
+ALONE_S = 0.03  # seconds of a step where nothing decodes: whoever comes while it runs waits for its end
+ALONE_LEAST = 64  # its prompt positions at least, whatever they cost: with fewer, weights are read for too little
 STALE = 256  # steps with prompts until one without them is made to learn from
 KEPT = 0.97  # weight of what was known after each step
 KEYS = 1024.0  # keys are counted in units that are about as dear as a position
@@ -129,19 +131,32 @@ class Pace:
         if not self._decode.known:
             return None
         decode = self._decode.predict(_decode_features(Load(decode_positions, decode_keys)))
-        left = AIM * self._bound(decode) - decode
         if not self._prompt.known:
             return FIRST
+        return max(LEAST, self._positions(AIM * self._bound(decode) - decode, start))
+
+    def portion(self, start: int) -> int | None:
+        """Prompt positions of a step where nothing decodes; None: nothing is known of what they take.
+
+        start: as for chunk().
+        """
+        if not self._prompt.known:
+            return None
+        return max(ALONE_LEAST, self._positions(ALONE_S - self._prompt.values[2], start))
+
+    def _positions(self, left: float, start: int) -> int:
+        """Prompt positions that are computed in so many seconds; no more than twice as many as ever were in a step:
+        no further than was seen to be true."""
         position, keys, _ = self._prompt.values
         # left = n * position + keys * n * (start + n / 2), keys in units
         linear, square = position + keys * start / KEYS, keys / KEYS / 2
         if left <= 0.0:
-            return LEAST
+            return 0
         if square > 0.0:
             n = (math.sqrt(linear * linear + 4.0 * square * left) - linear) / (2.0 * square)
         else:
             n = left / linear if linear > 0.0 else math.inf
-        return max(LEAST, int(min(n, 2 * self._largest)))  # no further than was seen to be true
+        return int(min(n, 2 * self._largest))
 
 
 def _decode_features(load: Load) -> tuple[float, ...]:

@@ -6,9 +6,9 @@ plan() and apply() alternate strictly; everything else may come between them, ne
 
 A step. Sequences come in in the order of their turns (turns.py), as long as there are places and blocks (places.py).
 Every one that decodes gets its row. What is left of `max_tokens` is shared among prompts (shares.py). Beside rows that
-decode they are computed aside (aside.py), or only as much of them as is computed soon (pace.py). A prompt of a more
-urgent class has steps for itself: the rows of less urgent ones yield, though in no more than half of the steps in the
-long run.
+decode they are computed aside (aside.py), or only as much of them as is computed soon (pace.py); where nothing decodes,
+in short steps (burst.py). A prompt of a more urgent class has steps for itself: the rows of less urgent ones yield,
+though in no more than half of the steps in the long run.
 
 A constraint is advanced here alone, by tokens that were really drawn. A runner that walks it along a draft to get
 masks rolls it back before it returns.
@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 from imp.sched.aside import Aside
 from imp.sched.blocks import BlockPool
+from imp.sched.burst import Burst
 from imp.sched.output import DeadEnd, End, accept, account, collect_prompt_logprobs, confirmed, release, used
 from imp.sched.pace import Load, Pace
 from imp.sched.places import Places
@@ -94,6 +95,7 @@ class Scheduler:
         self.pin_budget = pin_budget
         self.pace = pace or Pace()
         self.aside = aside or Aside()
+        self._burst = Burst()
         self.below = below
         self._counters = Counters()
         self.places = Places(pool, max_rows, self._counters)
@@ -164,8 +166,8 @@ class Scheduler:
         if not running and not self.waiting:
             return None
         self.places.begin_step()
-        decoding = [seq for seq in running if seq.computed + 1 == len(seq.tokens)]
-        prompts = [seq for seq in running if seq.computed + 1 < len(seq.tokens)]
+        decoding = self._burst.decoding(running)
+        prompts = [seq for seq in running if not decoding or seq.computed + 1 < len(seq.tokens)]
         if self.waiting:
             self._admit(prompts, self._admission_budget(prompts, decoding))
         hurried = self._hurried(prompts)
@@ -174,9 +176,12 @@ class Scheduler:
             prompts = [seq for seq in prompts if not outranks(hurried, seq)]
         rows = self._decode_rows_of_step(decoding)
         decode_rows, (positions, keys) = len(rows), _work(rows)
-        aside, prompts = self._put_aside([seq for seq in prompts if seq.blocks], decode_rows, hurried)
+        prompts = [seq for seq in prompts if seq.blocks]
+        if not decode_rows:
+            self._burst.choose(prompts, self.max_tokens)
+        aside, prompts = self._put_aside(prompts, decode_rows, hurried)
         if prompts:
-            rows += self._prompt_rows(prompts, self._prompt_budget(prompts, positions, keys), self._spare_logits(rows))
+            rows += self._prompt_rows(prompts, self._counts(prompts, positions, keys), self._spare_logits(rows))
         if not rows and not aside:
             assert self.below is not None and self.below.busy, "there are live sequences, but none of them can go on"
             return None
@@ -285,7 +290,7 @@ class Scheduler:
         self, prompts: list[Sequence], decode_rows: int, hurried: Sequence | None
     ) -> tuple[list[Row], list[Sequence]]:
         """What is computed aside in this step, and those of `prompts` that get rows of the step itself: without rows
-        that decode, all that no chunk has yet."""
+        that decode, all of them, but not before a chunk that was begun has been ended."""
         aside = self.aside
         if not aside.tokens:
             return [], prompts
@@ -293,7 +298,7 @@ class Scheduler:
         yields = hurried is not None and aside.is_outranked_by(hurried)
         prompts = aside.others(prompts)
         if not decode_rows:
-            return [] if yields else aside.rows, prompts
+            return (aside.rows, []) if aside.rows and not yields else ([], prompts)
         if yields:
             aside.give_up_for_others()
         apart = [seq for seq in prompts if seq.pending > 1 and seq.request.sampling.prompt_logprobs is None]
@@ -409,9 +414,16 @@ class Scheduler:
         """Hashes of the blocks that these will publish next."""
         return {h for seq in prompts for h in hashes_of(self.pool, seq)[seq.published : seq.published + 1]}
 
-    def _prompt_rows(self, prompts: list[Sequence], budget: int, logits: int) -> list[Row]:
+    def _counts(self, prompts: list[Sequence], positions: int, keys: int) -> list[int]:
+        """Positions of each of these prompts in a step with so many of rows that decode, and keys that these read."""
+        if positions:
+            return shares([seq.pending for seq in prompts], self._prompt_budget(prompts, positions, keys))
+        soon = self.pace.portion(max([seq.computed for seq in prompts]))
+        return self._burst.counts(prompts, self.max_tokens if soon is None else soon)
+
+    def _prompt_rows(self, prompts: list[Sequence], counts: list[int], logits: int) -> list[Row]:
         rows = []
-        for seq, count in zip(prompts, shares([seq.pending for seq in prompts], budget), strict=True):
+        for seq, count in zip(prompts, counts, strict=True):
             row = Row(seq, seq.computed, count)
             if row.wants_prompt_logprobs:
                 row.count = min(count, 1 + logits)

@@ -10,14 +10,16 @@ import random
 import pytest
 
 from imp.sched.aside import Aside
-from imp.sched.pace import Pace
+from imp.sched.burst import OVER
+from imp.sched.pace import ALONE_LEAST, Pace
 from imp.types import Batch, Limits, Request
 from tests.sched.test_scheduler import prompt
 from tests.toys import Stage
 
 STEP_S, POSITION_S = 4e-3, 1e-3  # of a step with rows, and of each position
 CROWD, PROMPT = 200, 100
-IDLE_S = STEP_S + PROMPT * POSITION_S  # to the first token of an urgent one that is alone
+IDLE_S = 2 * STEP_S + PROMPT * POSITION_S  # to the first token of an urgent one that is alone
+SHORT_S = STEP_S + (ALONE_LEAST + ALONE_LEAST // OVER) * POSITION_S  # of a step where nothing decodes
 
 
 def takes(batch: Batch) -> float:
@@ -42,6 +44,8 @@ def step(stage: Stage) -> float:
 def test_an_urgent_request_waits_for_the_step_that_runs_and_for_nothing_else(aside):
     rng = random.Random(1)
     stage = Stage(4000, 16, max_rows=22, max_tokens=534, pace=Pace(), aside=aside, takes=takes)
+    stage.submit(Request("teacher", prompt(PROMPT, 999), limits=Limits(4, min_tokens=4)))
+    stage.run()
     limits = Limits(16, min_tokens=16)
     stage.submit(*[Request(f"low{i}", prompt(40, i), limits=limits, priority=10) for i in range(CROWD)])
     waited: list[float] = []
@@ -57,5 +61,6 @@ def test_an_urgent_request_waits_for_the_step_that_runs_and_for_nothing_else(asi
         while not ended(stage, name):
             step(stage)
     assert len(waited) > 50 and max(waited) <= IDLE_S + max(crowd) + 1e-9
+    assert max(crowd) <= SHORT_S + 1e-9
     stage.run()
     assert all(ended(stage, f"low{i}") for i in range(CROWD))
