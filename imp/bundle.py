@@ -229,7 +229,6 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
     own_template = template(checkpoint.chat_template, tokenizer, chosen, named)
     constraints = constraint_compiler(tokenizer, settings)
     compiled()
-    constraints.warm()
     found = facts(tokenizer, own_template, checkpoint.generation, memory.context, settings, constraints)
     bits = _mask_bits(constraints)
     with allocating(memory):
@@ -264,6 +263,7 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
     if bundle.card.name in adapters.known:
         raise InvalidModel(f"--lora {bundle.card.name}: the model itself has this name")
     checkpoint.close()
+    constraints.warm()  # last: it leaves a thread that computes
     return bundle
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import lines, llama, measure, peer, soak, subjects
+from bench import limits, lines, llama, measure, peer, soak, subjects
 from bench.client import Answer, Dechunker, figures
 from bench.measure import Timing, percentile, table
 from bench.model import Case
@@ -105,6 +105,16 @@ def test_what_missed_its_target_is_told():
         ("slow", pytest.approx(1 / 3), True),
     ]
     assert "| them |" in found.table()
+
+
+def test_a_limit_is_held_by_the_median():
+    slow = limits.Figure("start", "s", 1.5, values=[1.0, 1.6, 9.0])
+    shared = limits.Figure("share", "", 0.6, at_least=True, values=[0.1, 0.61, 0.7])
+    told = limits.Figure("resident", "MiB", values=[436.0])
+    assert (slow.missed, shared.missed, told.missed) == (True, False, False)
+    assert slow.cells() == ["start", "s", "1.60 (1.00-9.00)", "<= 1.5", "no"]
+    assert shared.cells()[-2:] == [">= 0.6", "yes"] and told.cells()[-2:] == ["", ""]
+    assert lines.with_section(lines.DOCS.read_text(), "x\n", *limits.MARKS).count(limits.MARKS[0]) == 1
 
 
 def test_medians_are_shown_with_their_range():

@@ -71,9 +71,9 @@ class Compiler:
         return self._make_tables()
 
     def warm(self) -> None:
-        """Do now what the first compilation would otherwise wait for, and in a thread what many would."""
-        Thread(target=warm_formats, name="formats", daemon=True).start()
+        """Do now what the first compilation would otherwise wait for, and then in a thread what many would."""
         self.compile(ConstraintSpec(ConstraintKind.JSON_SCHEMA, '{"type": "object"}'))
+        Thread(target=warm_formats, name="formats", daemon=True).start()
 
     def cached(self, spec: ConstraintSpec) -> Grammar | None:
         """The grammar of an equal spec."""

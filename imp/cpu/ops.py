@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -389,9 +390,12 @@ class CpuBackend:
         for second in seconds:
             model.forward(second)
         self._arena = Arena(sum(packed.size for packed in recorder.weights.values()))
-        for packed in recorder.weights.values():
-            self._arena.pack(packed)
-        addresses = compile_all(self.kernels, [op.kernel for op in (*recorder.ops, *adding.ops)], self.progress)
+        with ThreadPoolExecutor(1, "kernels") as aside:  # Numba compiles while the weights are read and packed
+            kernels = [op.kernel for op in (*recorder.ops, *adding.ops)]
+            compiled = aside.submit(compile_all, self.kernels, kernels, self.progress)
+            for packed in recorder.weights.values():
+                self._arena.pack(packed)
+        addresses = compiled.result()
         self._program: Program = build(recorder.ops, addresses)
         self._adapted_program: Program = build(adding.ops, addresses)
         self._adapters = Adapters(sites)

@@ -43,12 +43,13 @@ _HALTED, _AT_ROW, _AT_UNIT = 64, 65, 66  # whether time was up, and the first un
 _POOL_WORDS = 72
 _SINCE, _SEEN, _COURTESIES, _TIMESPEC = 0, 1, 2, 3  # words of a thread's own block; see _make_way
 _OWN_WORDS = 8
-_AWAY_NS = 1_000_000  # a thread that works and was not heard of for so long has been off its core
+_AWAY_NS = 1_000_000  # a thread that was not heard of for so long has been off its core
 _TURN_NS = 2_000_000  # how long it keeps its core then: half of what the scheduler's tick of 250 Hz gives it
 _GIVEN_NS = 100_000  # a core that was given up for so long went to somebody
 _MANY_COURTESIES = 16  # in vain, until a thread believes that it has its core to itself again
 _SLEEP_AFTER = 4000  # pauses, around 100 us
 _YIELD_AFTER = 2000
+_NOTICE_EVERY = 256  # pauses, some microseconds
 
 # The ticket: which phase is open (bits 44..61, a row of the table), how many units it has (22..43), the next one to be
 # taken (0..21). One word, so that whoever adds 1 to it learns all three of the same moment.
@@ -133,23 +134,30 @@ def _is_up(pool, own):
 
 
 @njit
-def _make_way(own, worked):
-    """Give up the core where its turn is over. Called by a thread that holds no unit, before it takes one.
-
-    worked: whether it has done nothing but work since the last call, and not waited.
-    Returns when to come back here, in nanoseconds of the clock; 0: whenever it likes, nobody wants the core."""
+def _notice(own):
+    """Nanoseconds of the clock. A thread that has not been here for long was off its core, and begins a turn."""
     now = _now(own)
-    if worked and now - word(own, _SEEN) > _AWAY_NS:
+    if now - word(own, _SEEN) > _AWAY_NS:
         atomic_store(own + _COURTESIES * 8, _MANY_COURTESIES)
         atomic_store(own + _SINCE * 8, now)
+    atomic_store(own + _SEEN * 8, now)
+    return now
+
+
+@njit
+def _make_way(own):
+    """Give up the core where the turn is over. Called by a thread that holds no unit, before it takes one.
+
+    Returns when to come back here, in nanoseconds of the clock; 0: whenever it likes, nobody wants the core."""
+    given = _notice(own)
     courtesies = word(own, _COURTESIES)
-    if courtesies > 0 and now - word(own, _SINCE) >= _TURN_NS:
+    if courtesies > 0 and given - word(own, _SINCE) >= _TURN_NS:
         _yield_core()
-        given, now = now, _now(own)
+        now = _now(own)
         courtesies = _MANY_COURTESIES if now - given > _GIVEN_NS else courtesies - 1
         atomic_store(own + _COURTESIES * 8, courtesies)
         atomic_store(own + _SINCE * 8, now)
-    atomic_store(own + _SEEN * 8, now)
+        atomic_store(own + _SEEN * 8, now)
     return word(own, _SINCE) + _TURN_NS if courtesies > 0 else 0
 
 
@@ -195,7 +203,8 @@ def _run_from_phase(row, step, unit, scratch):
 def _replay(pool, scratch):
     """Take units until the program has ended, or the time is up."""
     own = scratch + SCRATCH_BYTES
-    spins, worked = 0, False
+    atomic_store(own + _SEEN * 8, _now(own))
+    spins = 0
     while True:
         ticket = atomic_load(pool + _TICKET * 8)
         if ticket & _END:
@@ -205,9 +214,11 @@ def _replay(pool, scratch):
             spins += 1
             if spins > _YIELD_AFTER:
                 _yield_core()
+            if spins % _NOTICE_EVERY == 0 or spins > _YIELD_AFTER:
+                _notice(own)
             continue
-        turn_ends = _make_way(own, worked and spins == 0)
-        spins, worked = 0, True
+        turn_ends = _make_way(own)
+        spins = 0
         ticket = atomic_add(pool + _TICKET * 8, 1)
         units, index = (ticket >> _UNITS_SHIFT) & _FIELD, ticket >> _ROW_SHIFT
         mine = 0

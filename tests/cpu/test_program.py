@@ -284,33 +284,32 @@ def test_who_gives_up_its_core_between_units_loses_none(threads, kernels):
     assert (words == 15).all()
 
 
-def make_way(own, worked):
-    return threads_module._make_way(own, worked != 0)
+def make_way(own):
+    return threads_module._make_way(own)
 
 
 def test_a_thread_that_was_off_its_core_gives_it_up_after_a_turn(kernels):
-    signature = types.int64(types.int64, types.int64)
-    called = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(
-        kernels.address("test.make_way", make_way, signature)
-    )
+    signature = types.int64(types.int64)
+    called = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(kernels.address("test.make_way", make_way, signature))
     own = np.zeros(8, np.int64)
     since, seen, courtesies = 0, 1, 2
 
-    def after(milliseconds: int, worked: int) -> int:
+    def after(milliseconds: int) -> int:
         own[seen] = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - 1_000_000 * milliseconds
-        return called(own.ctypes.data, worked)
+        return called(own.ctypes.data)
 
-    assert after(0, worked=1) == 0 and own[courtesies] == 0  # it has its core to itself
-    assert after(500, worked=0) == 0 and own[courtesies] == 0  # it waited, which says nothing
-    turn_ends = after(500, worked=1)
+    while own[seen] == 0 or own[courtesies]:  # until the test itself was not interrupted
+        own[courtesies] = 0
+        assert after(0) == 0 or own[courtesies]  # it has its core to itself
+    turn_ends = after(500)
     assert turn_ends == own[since] + 2_000_000 and own[courtesies] == 16
     own[since] -= 1_000_000_000  # its turn is over
     before = own[since]
-    assert after(0, worked=1) == own[since] + 2_000_000 and own[since] > before
+    assert after(0) == own[since] + 2_000_000 and own[since] > before
     assert own[courtesies] in (15, 16)  # nobody wanted the core, or somebody did
     for _ in range(1000):
         own[since] -= 1_000_000_000
-        after(0, worked=1)
+        after(0)
         if own[courtesies] == 0:
             break
-    assert own[courtesies] == 0 and after(0, worked=1) == 0
+    assert own[courtesies] == 0 and after(0) == 0
