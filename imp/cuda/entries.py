@@ -54,6 +54,17 @@ def linear_experts(layout: int, token_tiles: int) -> Entry:
     return Entry(_source("linear_experts.cu", FMT=layout, NT=token_tiles), "linear_experts", "PPPPPPPPPiiiiiqqq", 128)
 
 
+FILES = {  # macro SRC, by format of a file
+    **{"F32": 0, "F16": 1, "BF16": 1, "Q8_0": 2, "Q4_0": 3, "Q4_1": 4},
+    **{"Q5_0": 5, "Q5_1": 6, "Q4_K": 7, "Q5_K": 8, "Q6_K": 9},
+}
+REPACKED_RECORDS = 8  # that a block does
+
+
+def repack(file: int) -> Entry:
+    return Entry(_source("repack.cu", SRC=file), "repack", "PPPqiii", 256)
+
+
 IN_ORDER = Entry(_source("linear_wgmma.cu", FMT=F16_LAYOUT), "in_order", "PPPii", 128)
 
 
@@ -122,6 +133,7 @@ def common(architecture: str) -> Iterator[Entry]:
     yield from (ROUTE, COUNT_ENTRIES, PLACE, GATHER)
     for kind in ("bf16", "fp8", "int4_nested"):
         yield from (linear_experts(LAYOUTS[kind].number, tiles) for tiles in TOKEN_TILES)
+    yield from map(repack, sorted(set(FILES.values())))
     for layout in LAYOUTS.values():
         yield embed(layout.number)
         yield from (linear(layout.number, tiles) for tiles in TOKEN_TILES)

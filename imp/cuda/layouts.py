@@ -156,10 +156,11 @@ class Packed:
         """The matrix piece by piece."""
         first = 0
         for weight in self.weights:
-            yield from self._pieces(weight, first)
+            yield from self.pieces(weight, first)
             first += -(-weight.shape[0] // TILE)
 
-    def _pieces(self, weight: Weight, first: int) -> Iterator[Piece]:
+    def pieces(self, weight: Weight, first: int) -> Iterator[Piece]:
+        """One of its matrices, whose tiles are those from `first` on."""
         read, rows = reader(weight)[1], weight.shape[0]
         step = max(1, CHUNK_BYTES // max(1, weight.data.nbytes // max(1, rows)) // TILE) * TILE
         for start in range(0, rows, step):

@@ -20,10 +20,11 @@ from .compile import Compiler
 from .driver import Buffer as DeviceBuffer
 from .driver import Device, Event, Graph, Pinned, Stream
 from .entries import WGMMA_FROM, Entry, in_warp_groups, tile_rows
-from .memory import Uploader
+from .memory import PIECE_BYTES, Uploader
 from .modules import Modules, Progress
 from .program import Launch, Place, lifetimes, padded
 from .record import Recorder
+from .repack import Repacker
 from .sampler import DeviceLogits, Sampler
 from .step import BUCKETS, Sections, Shape, bucket_of, splits_bucket, splits_of, words_needed, write
 
@@ -60,7 +61,7 @@ class LoadedModel:
         self._sampler: Sampler | None = None
         try:
             self._place()
-            self._upload()
+            self._upload(compiler)
             self.warp_groups = self._warp_groups(compiler)
             self._modules = Modules(compiler, device, self._entries(), progress)
             self._sampler = Sampler(device, stream, compiler, limits.logit_rows, self._vocab)
@@ -98,17 +99,21 @@ class LoadedModel:
         self._pooled = 0
         self._done = Event()
 
-    def _upload(self) -> None:
+    def _upload(self, compiler: Compiler) -> None:
         weights, constants = self.recorder.weights.values(), self.recorder.constants
         self._weights = self._alloc(_weights_bytes(self.recorder))
         at = self._weights.address
-        with Uploader(self.device, self.stream) as uploader:
-            for packed in weights:
-                at = packed.place(at, ALIGNMENT)
-                uploader.weight(packed)
-            for constant in constants:
-                constant.address, at = at, at + _aligned(constant.values.nbytes)
-                uploader.array(constant.address, constant.values)
+        repacker = Repacker(self.device, self.stream, compiler, weights, PIECE_BYTES)
+        try:
+            with Uploader(self.device, self.stream, repacker) as uploader:
+                for packed in weights:
+                    at = packed.place(at, ALIGNMENT)
+                    uploader.weight(packed)
+                for constant in constants:
+                    constant.address, at = at, at + _aligned(constant.values.nbytes)
+                    uploader.array(constant.address, constant.values)
+        finally:
+            repacker.free()
 
     def _alloc(self, size_bytes: int) -> DeviceBuffer:
         buffer = self.device.alloc(max(size_bytes, ALIGNMENT))

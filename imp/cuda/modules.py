@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from .compile import Compiler
-from .driver import Device
+from .compile import Compiler, Source
+from .driver import Device, Module
 from .entries import Entry
 from .kernel import Kernel
 
@@ -24,13 +24,21 @@ class Modules:
         """Raises CompileError, driver.CudaError."""
         entries = list(entries)
         sources = list(dict.fromkeys(entry.source for entry in entries))
-        modules = {}
+        modules: dict[Source, Module] = {}
         with ThreadPoolExecutor(WORKERS) as pool:
             for source, compiled in zip(sources, pool.map(compiler.compile, sources), strict=True):
                 modules[source] = device.load(compiled.cubin)
                 if progress:
                     progress(len(modules), len(sources))
+        self._modules = list(modules.values())
         self.kernels = {
             entry: Kernel(modules[entry.source], entry.name, entry.signature, entry.threads, entry.shared_bytes)
             for entry in entries
         }
+
+    def unload(self) -> None:
+        """Nothing may run or be captured any more."""
+        for module in self._modules:
+            module.unload()
+        self._modules.clear()
+        self.kernels.clear()

@@ -21,6 +21,7 @@ from tests.gpu import test_kernels_edit as edit
 from tests.gpu import test_kernels_experts as experts
 from tests.gpu import test_kernels_linear as linear
 from tests.gpu import test_kernels_lora as lora
+from tests.gpu import test_kernels_repack as repack
 from tests.gpu import test_kernels_rotate as rotate
 from tests.gpu import test_kernels_rows as rows
 from tests.gpu import test_kernels_sample as sample
@@ -146,6 +147,27 @@ LINEAR = [
     Mutation("linear_exact.cuh", "min(token0 + first + i * stride, p.tokens - 1)", "(token0 + first + i * stride)", product(F32)),
     Mutation("linear_exact.cuh", "            finish<false>(p, token0 + token, tile0 * TILE + at, sum);\n        }\n        __syncthreads();",
              "            finish<false>(p, token0 + token, tile0 * TILE + at, sum);\n        }", tiled(F32)),
+]  # fmt: skip
+
+# -- weights brought into order ----------------------------------------------------------------------------------------
+
+
+def repacked(name: str, columns: int = 320) -> Check:
+    return lambda: repack.test_what_the_host_makes_of_a_file(name, 21, columns)
+
+
+REPACK = [
+    Mutation("repack.cu", "lane / 4 + 8 * (r % 2);", "lane / 4 + 8 * (r / 2);", repacked("F16")),
+    Mutation("repack.cu", "(16 * (r % 2) + 8 * e)", "(16 * e + 8 * (r % 2))", repacked("Q8_0")),
+    Mutation("repack.cu", "(4 * r + 16 * e)", "(8 * r + 4 * e)", repacked("Q4_0")),
+    Mutation("repack.cu", "row < rows && column < columns ? F::code", "column < columns ? F::code", repacked("Q4_1")),
+    Mutation("repack.cu", "row < rows && block * BLOCK < columns", "row < rows", repacked("Q5_1", 96)),
+    Mutation("repack.cu", ">> at % 8 & 1) << 4", ">> at % 8 & 1) << 3", repacked("Q5_0")),
+    Mutation("repack.cu", "half_at(in_file) | half_at(in_file + 2) << 16", "half_at(in_file + 2) | half_at(in_file) << 16", repacked("Q4_K")),
+    Mutation("repack.cu", "scale = byte_at(scales + block - 4) >> 6", "scale = byte_at(scales + block) >> 6", repacked("Q4_K")),
+    Mutation("repack.cu", "half_at(whole + 2) ^ 0x8000", "half_at(whole + 2)", repacked("Q5_K")),
+    Mutation("repack.cu", ">> 2 * quarter & 3", ">> quarter & 3", repacked("Q6_K")),
+    Mutation("repack.cu", "record * STEP + i / TILE;", "record * STEP + i % TILE;", repacked("F32")),
 ]  # fmt: skip
 
 # -- attention ---------------------------------------------------------------------------------------------------------
@@ -335,4 +357,4 @@ REST = [
     Mutation("linear_experts.cu", "if (expert < 0) return;", "", mixed),
 ]  # fmt: skip
 
-MUTATIONS = [*LINEAR, *ATTEND, *ROWS, *SAMPLE, *REST]
+MUTATIONS = [*LINEAR, *REPACK, *ATTEND, *ROWS, *SAMPLE, *REST]

@@ -23,6 +23,8 @@ ONE_OF_EACH = [
     *(entries.linear_tiled(LAYOUTS[kind].number) for kind in ("f32", "int4", "bf16")),
     *(entries.linear_wgmma(LAYOUTS[kind].number) for kind in ("int4", "bf16")),
     entries.IN_ORDER,
+    entries.repack(0),
+    entries.repack(9),
     *(entries.rotate_store(kv, 64) for kv in KV_NUMBERS.values()),
     *(entries.attend(KV_NUMBERS[kv], 64, 3, 16) for kv in ("fp32", "fp16", "int8")),
     entries.combine(KV_NUMBERS["fp16"], 64, 3, 16),

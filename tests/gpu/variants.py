@@ -14,7 +14,7 @@ ROOM = {
     "rms_norm": (4, 256), "rms_norm_add": (4, 256), "glu": (4, 256), "convert": (4, 256), "softcap": (4, 256),
     "linear_wgmma": (1, 384), "in_order": (8, 128),
     "linear_experts": (2, 128), "route": (16, 32), "count_entries": (16, 32), "place": (16, 32), "gather": (4, 256),
-    "shrink": (8, 128), "expand": (8, 128),
+    "repack": (4, 256), "shrink": (8, 128), "expand": (8, 128),
     "draw": (1, 512), "report": (1, 512),
 }  # fmt: skip
 
@@ -28,6 +28,7 @@ LINEAR = [variant("linear.cu", FMT=format, NT=tiles) for format in range(13) for
 WGMMA = [variant("linear_wgmma.cu", FMT=format) for format in (*range(1, 11), 12)]  # for sm_90a alone
 EXPERTS = [variant("linear_experts.cu", FMT=format, NT=tiles) for format in (0, 1, 6, 10) for tiles in (1, 8)]
 LORA = [variant("lora.cu", WIDE=wide) for wide in (0, 1)]
+REPACK = [variant("repack.cu", SRC=file) for file in range(10)]
 EMBED = [variant("embed.cu", FMT=format) for format in range(13)]
 ROTATE = [variant("rotate.cu", KV=kv, D=d) for kv in range(8) for d in (64, 128, 256)]
 ATTEND = [
@@ -36,7 +37,7 @@ ATTEND = [
     for d in (64, 128, 256)
     for rows in (16, 32 if d > 128 else 64)
 ]
-ALL = [*PLAIN, *LORA, *EXPERTS, *LINEAR, *EMBED, *ROTATE, *ATTEND]
+ALL = [*PLAIN, *LORA, *REPACK, *EXPERTS, *LINEAR, *EMBED, *ROTATE, *ATTEND]
 # what `make test` looks at: every format, of heads one size, of sizes one format
 USUAL = [
     *(source for source in ALL if source not in (*ROTATE, *ATTEND)),
@@ -45,6 +46,7 @@ USUAL = [
 EVERYWHERE = [
     *PLAIN,
     *LORA,
+    *REPACK[::9],
     *LINEAR[:2],
     *LINEAR[5::9],
     EMBED[7],

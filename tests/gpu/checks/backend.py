@@ -85,6 +85,21 @@ def test_weights_of_every_kind(backend, name, form):
     assert error(whole(backend, tokens, SMALL), whole(judge, tokens, SMALL)) < TOLERANCES[form]
 
 
+@pytest.mark.parametrize("form", ["F16", "Q4_1"])
+def test_how_weights_come_to_the_device_changes_no_bit(backend, monkeypatch, form):
+    """In pieces of some rows, and packed by the host instead."""
+    step = prompt_inputs(tiny.prompt("llama"), 0, 8, 16, wanted=range(8))
+    backend.load(model("llama", form), SMALL)
+    expected = np.array(backend.run(step))
+    for module in ("loaded", "memory"):
+        monkeypatch.setattr(f"imp.cuda.{module}.PIECE_BYTES", 4096)
+    backend.load(model("llama", form), SMALL)
+    np.testing.assert_array_equal(np.array(backend.run(step)), expected)
+    monkeypatch.setattr("imp.cuda.repack.source_of", lambda weight: None)
+    backend.load(model("llama", form), SMALL)
+    np.testing.assert_array_equal(np.array(backend.run(step)), expected)
+
+
 @pytest.mark.parametrize("kv", [name for name in KV_FORMATS if name not in ("fp32", "fp16")])
 def test_keys_and_values_of_every_format(kv):
     """What is kept is what the reference keeps, but for codes on the edge of two: much nearer to it than it is to a
