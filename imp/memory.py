@@ -90,9 +90,12 @@ def plan(
     host_bytes: for what is kept below the cache, in the machine's memory.   growable: begin with what one sequence
     needs; what the cache may grow to is the number asked for, or what `rows` may need at most, or most of what is free.
     tier, free_bytes: which memory it is for, and what of it is free.   work_bytes: what else is needed of it.
-    Raises OutOfMemory when weights, margin and one sequence do not fit.
+    Raises OutOfMemory when weights, margin and one sequence do not fit, or the blocks asked for are too few for
+    whole_context.
     """
     rows = rows or ROWS
+    if whole_context:
+        check_blocks(blocks, context)
     left = free_bytes - weights_bytes - work_bytes - (host_bytes if tier == HOST else 0)
     least = blocks or max(4, -(-context // BLOCK_SIZE) if whole_context else 0)
     own = MemoryPlan(
@@ -123,6 +126,12 @@ def plan(
     if not growable:
         return made
     return replace(made, blocks=min(blocks, -(-context // BLOCK_SIZE) + 1), most_blocks=blocks)
+
+
+def check_blocks(blocks: int, context: int) -> None:
+    """Raises OutOfMemory where so many blocks, 0: any number, cannot hold a context that was asked for."""
+    if 0 < blocks * BLOCK_SIZE < context:
+        raise OutOfMemory(f"a context of {context} tokens was asked for, and {blocks} blocks of {BLOCK_SIZE} tokens")
 
 
 class Growth:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from imp.bundle import new_backend, sparse, template
+from imp.bundle import new_backend, sparse
+from imp.facts import template
 from imp.model.sparse import Sparse
 from imp.settings import load
 from imp.types import NoDevice

@@ -118,6 +118,13 @@ def test_a_context_that_was_asked_for_is_never_cut():
         planned(free_bytes=1600 * MIB, whole_context=True)
 
 
+def test_a_context_that_was_asked_for_and_too_few_blocks_contradict_each_other():
+    assert planned(blocks=512, whole_context=True).context == 8192
+    with pytest.raises(OutOfMemory, match="a context of 8192 tokens was asked for, and 511 blocks of 16 tokens"):
+        planned(blocks=511, whole_context=True)
+    assert planned(blocks=511).context == 511 * 16, "where none was asked for, it is what they hold"
+
+
 @pytest.mark.parametrize("changes", [{"free_bytes": GIB}, {"blocks": 7100}, {"free_bytes": GIB + 193 * MIB}])
 def test_what_does_not_fit_is_refused_before_anything_is_allocated(changes):
     with pytest.raises(OutOfMemory, match="there is too little memory for weights of 1024 MiB"):

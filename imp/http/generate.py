@@ -297,8 +297,7 @@ async def _events(services: Services, prepared: Sequence[Request], recorder: Rec
     with recorder.watching():
         try:
             owned = [replace(each, owner=recorder.request.owner) for each in prepared]
-            async with aclosing(recorder.engine.open(owned)) as generation:
-                recorder.follow(generation)
+            async with aclosing(recorder.open(owned)) as generation:
                 generation.expire_after(services.request_timeout_s)
                 with services.entered(recorder.response_id, recorder.request.id, prepared):
                     yield generation

@@ -8,7 +8,7 @@ the step that is running; the answer never waits for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from imp.http.message import HttpRequest
 from imp.http.services import EngineLike, Generation, Lease, Loaded, Services
 from imp.obs import trace
 from imp.obs.record import RequestRecord, mean_gap_s, merged, reasoning_exhausted, used
-from imp.types import Reason
+from imp.types import Reason, Request
 
 CLIENT_LEFT = 499
 QUEUE_HEADER = "X-Imp-Queue-Position"  # requests in front of this one when it came
@@ -96,10 +96,11 @@ class Recorder:
         assert self._lease is not None
         return self._lease.engine
 
-    def follow(self, generation: Generation) -> None:
-        """The engine has the request."""
+    def open(self, requests: Sequence[Request]) -> Generation:
+        """Send them to the engine. The moment is read before: it may have begun when it has been reached."""
         self._opened = time.monotonic()
-        self._generation = generation
+        self._generation = self.engine.open(requests)
+        return self._generation
 
     def close(self) -> None:
         """The exchange is over: the record follows as soon as the engine has ended all sequences. Once is enough."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from imp import bundle
 from imp.bundle import Bundle, ModelCard
-from imp.memory import BLOCK_SIZE, MemoryPlan
+from imp.facts import constraint_compiler, model_facts, template, template_source
+from imp.memory import BLOCK_SIZE, MemoryPlan, check_blocks
 from imp.sched.blocks import BlockPool
 from imp.sched.speculation import Speculation
 from imp.script import file, vocabulary
@@ -37,7 +38,7 @@ class ScriptBackend:
 
 
 def load(path: Path, settings: Settings) -> Bundle:
-    """Raises FileNotFoundError and ScriptError."""
+    """Raises FileNotFoundError, ScriptError and OutOfMemory."""
     script = file.read(path)
     try:
         return build(script, settings)
@@ -46,18 +47,19 @@ def load(path: Path, settings: Settings) -> Bundle:
 
 
 def build(script: Script, settings: Settings) -> Bundle:
-    """A bundle that says what the script says. Raises InvalidModel for a template that cannot be used."""
+    """A bundle that says what the script says. Raises InvalidModel for a template that cannot be used, and OutOfMemory
+    for a context that the blocks asked for cannot hold."""
     source, chosen = script.template, settings.model.chat_template
     pieces = dict.fromkeys(piece for reply in script.replies for piece in reply.pieces)
-    tokenizer = vocabulary.tokenizer(bundle.template_source(chosen, source) or "", script.control, pieces)
+    tokenizer = vocabulary.tokenizer(template_source(chosen, source) or "", script.control, pieces)
     memory = _memory(script.context, settings)
     pool = BlockPool(memory.blocks, BLOCK_SIZE)
-    constraints = bundle.constraint_compiler(tokenizer, settings)
+    constraints = constraint_compiler(tokenizer, settings)
     replies = [(reply, vocabulary.token_ids(reply.pieces, tokenizer)) for reply in script.replies]
     runner = ScriptRunner(replies, script.loop, tokenizer, lambda: constraints.tables.rank)
     guesses = _speculation(settings)
-    chosen_template = bundle.template(source, tokenizer, chosen)
-    facts = bundle.facts(tokenizer, chosen_template, {}, memory.context, settings, constraints)
+    chosen_template = template(source, tokenizer, chosen)
+    facts = model_facts(tokenizer, chosen_template, {}, memory.context, settings, constraints)
     return Bundle(
         card=_card(script, settings),
         facts=replace(facts, no_guesses=guesses.off, no_predictions=guesses.no_predictions),
@@ -75,8 +77,11 @@ def _speculation(settings: Settings) -> Speculation:
 
 
 def _memory(context: int, settings: Settings) -> MemoryPlan:
-    """As much as anybody may want: nothing is stored in these blocks."""
-    context = min(context, settings.runtime.max_seq_len or context)
+    """As much as anybody may want: nothing is stored in these blocks. Raises OutOfMemory as check_blocks does."""
+    asked = settings.runtime.max_seq_len
+    context = min(context, asked or context)
+    if asked:
+        check_blocks(settings.kv_cache.max_blocks, context)
     rows = settings.runtime.max_batch_size or _ROWS
     blocks = settings.kv_cache.max_blocks or 4 * -(-context // BLOCK_SIZE) + rows * _ROWS
     return MemoryPlan(0, 0, blocks, rows, min(context, blocks * BLOCK_SIZE))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from imp import bundle
 from imp.chat.formats.detect import detect
+from imp.facts import template
 
 from ..http.spoken import Spoken, speaking
 from ..text.toys import BEGIN, byte_tokenizer
@@ -203,7 +203,7 @@ def test_g06_09_the_template_for_tools_is_used_with_tools_and_shown(own: str | N
 
     async def ask() -> None:
         async with speaking("ok", "ok", voice=None) as server:
-            found = bundle.template(own, server.bundle.tokenizer, "auto", {"tool_use": tool_use, "rag": "R"})
+            found = template(own, server.bundle.tokenizer, "auto", {"tool_use": tool_use, "rag": "R"})
             object.__setattr__(server.bundle.facts, "template", found)
             object.__setattr__(server.bundle.facts, "voice", detect(found))
             for tools in ([], [tool]):

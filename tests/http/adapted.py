@@ -21,6 +21,7 @@ from imp.chat.prepare import Vectors
 from imp.chat.template import BUILTIN
 from imp.cpu.ops import CpuBackend
 from imp.engine import Engine
+from imp.facts import constraint_compiler, mask_bits, model_facts, template
 from imp.http.application import Application
 from imp.http.gate import Gate
 from imp.http.router import Router
@@ -75,16 +76,16 @@ def loaded(settings: Settings, kernels: Path, merged: str | None = None) -> Bund
     for name, path, adapter in given:
         known.known[name] = known.keep(name, path, adapter)
     tokenizer = vocabulary.tokenizer(BUILTIN["chatml"], (), ())
-    constraints = bundle.constraint_compiler(tokenizer, settings)
-    template = bundle.template(BUILTIN["chatml"], tokenizer, "auto")
-    facts = bundle.facts(tokenizer, template, {"temperature": 0}, memory.context, settings, constraints)
+    constraints = constraint_compiler(tokenizer, settings)
+    chosen = template(BUILTIN["chatml"], tokenizer, "auto")
+    facts = model_facts(tokenizer, chosen, {"temperature": 0}, memory.context, settings, constraints)
     guesses = bundle.speculation(settings)
     return Bundle(
         card=ModelCard("tiny", "llama", "F32", 1, 1 << 20, 256, 1),
         facts=replace(facts, vectors=Vectors(96), no_guesses=guesses.off),
         tokenizer=tokenizer,
         backend=backend,
-        runner=ModelRunner(backend, tokenizer.vocab_size, BLOCK_SIZE, bundle._mask_bits(constraints)),
+        runner=ModelRunner(backend, tokenizer.vocab_size, BLOCK_SIZE, mask_bits(constraints)),
         scheduler=bundle.scheduler(
             tokenizer, BlockPool(memory.blocks, BLOCK_SIZE), memory, limits, settings, guesses, backend.aside.limits
         ),

@@ -84,6 +84,24 @@ def test_waiting_for_a_place_is_queue_time():
     run(main())
 
 
+def test_a_request_that_begins_before_the_loop_goes_on_did_not_wait():
+    async def main():
+        async with serving() as server:
+            opened = server.engine.open
+
+            def slow(requests):
+                generation = opened(requests)
+                while not server.runner.steps:
+                    time.sleep(0.001)
+                return generation
+
+            server.engine.open = slow
+            timings, wall_s = await timed(server, TEXT, False, max_tokens=2)
+            check(timings, wall_s)
+
+    run(main())
+
+
 def test_several_sequences_are_timed_together():
     async def main():
         async with serving(["x"] * 20, step_s=0.005) as server:
