@@ -51,8 +51,12 @@ class Burst:
             return last
         if all(id(seq) in self._parts and self._parts[id(seq)].ends for seq in last):
             return []
-        self._parts = {}
+        self.give_up()
         return last
+
+    def give_up(self) -> None:
+        """Nothing waits any more for what was chosen."""
+        self._parts = {}
 
     def choose(self, prompts: list[Sequence], budget: int) -> None:
         """Begin one of so many positions of these, sorted by rank, unless one goes on that is of these alone."""
@@ -70,7 +74,7 @@ class Burst:
         left = [0 if part is None else part.left for part in parts]
         rest = [count - (part is not None and part.ends) for count, part in zip(left, parts, strict=True)]
         if rest == left:
-            self._parts = {}  # nothing waits for anything: whoever comes has a share of the next step
+            self.give_up()  # nothing waits for anything: whoever comes has a share of the next step
         if sum(left) <= soon + soon // OVER or not any(rest):
             return left
         return shares(rest, soon)

@@ -230,6 +230,7 @@ class Scheduler:
                 seq.computed = len(seq.tokens) - 1
                 seq.draft = []
                 publish(self.pool, seq)
+                self._burst.give_up()  # whoever comes does not wait for a mask
             else:
                 self._take_tokens(row, result, now, events)
         self._in_step = False

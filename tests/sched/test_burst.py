@@ -12,9 +12,9 @@ import pytest
 from imp.sched.aside import Aside
 from imp.sched.burst import OVER
 from imp.sched.pace import ALONE_LEAST, ALONE_S, Pace
-from imp.types import Batch, Limits, Request
+from imp.types import Batch, Limits, Request, RowResult
 from tests.sched.test_scheduler import prompt
-from tests.toys import Stage, reference
+from tests.toys import Stage, ToyRunner, reference
 
 STEP_S, ROW_S = 4e-3, 4e-4  # of a step with rows, and of each that decodes
 DEAR_S, CHEAP_S = 6e-4, 4e-5  # of a position of a prompt: on two machines
@@ -155,3 +155,26 @@ def test_a_crowd_decodes_in_groups_also_when_some_was_begun_aside():
     stats = stage.sched.snapshot()
     assert (stats.decode_rows - before.decode_rows) / (stats.decode_steps - before.decode_steps) > 8
     assert max(stage.durations) <= STEP_S + SHORT * DEAR_S
+
+
+class Withheld(ToyRunner):
+    """The first token of `slow` never comes."""
+
+    def step(self, batch: Batch) -> list[RowResult]:
+        results = super().step(batch)
+        for row, result in zip(batch.rows, results, strict=False):
+            if row.seq.request.id == "slow" and row.reaches_end:
+                result.tokens, result.late = [], True
+        return results
+
+
+@pytest.mark.parametrize("aside", [None, Aside(64, 8)], ids=["in rows", "aside"])
+def test_whose_token_is_late_holds_up_nobody(aside):
+    stage = Stage(4000, 16, runner=Withheld(4000, 16), max_rows=22, max_tokens=TOKENS, aside=aside)
+    stage.submit(request("slow", 40, 0))
+    for _ in range(3):
+        stage.step()
+    stage.submit(*[request(f"r{i}", 40, i + 1) for i in range(8)])
+    for _ in range(60):
+        stage.step()
+    assert [seq.request.id for seq in stage.sched.running] == ["slow"] and not stage.sched.waiting
