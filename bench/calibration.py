@@ -11,9 +11,21 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from numba import njit
+from numba import cfunc, njit, types
 
 from bench.measure import Timing, timed
+from imp.cpu.emit import compiling_for, micro
+from imp.cpu.simd import (
+    add_quads_u8i8,
+    int64,
+    load_i8x32,
+    load_i8x64,
+    splat16_i32,
+    splat_i32,
+    store,
+)
+from imp.cpu.tiles import DEPTH, ROWS, add_products_i8, release_tiles, shape_tiles
+from imp.cpu.variants import detect
 
 _READ_BYTES = 192 << 20  # several times the last level cache
 _PART_BYTES = 2 << 20
@@ -93,3 +105,59 @@ def multiply_add_rate(threads: int, repeats: int = 5, parts: int = 200, rounds: 
 
     part(0)
     return timed(lambda: side_by_side(threads, parts, part), float(_VALUES) * _DEGREE * rounds * parts, repeats)
+
+
+@micro()
+def _tile_products() -> None:
+    """Every left factor by every right one; all are zeros, which take no less time."""
+    for sums, (left, right) in enumerate(((4, 6), (4, 7), (5, 6), (5, 7))):
+        add_products_i8(sums, left, right)
+
+
+def _in_tiles(memory, rounds):
+    shape_tiles(ROWS)
+    for _ in range(rounds):
+        _tile_products()
+    release_tiles()
+
+
+def _in_vectors(load, zeros, size):
+    """Two factors from the first level cache by three that stay in registers."""
+
+    def run(memory, rounds):
+        y0, y1, y2 = load(memory), load(memory + size), load(memory + 2 * size)
+        a, b, c, d, e, f = zeros(0), zeros(0), zeros(0), zeros(0), zeros(0), zeros(0)
+        for i in range(rounds):
+            x = load(memory + i % 8 * 2 * size)
+            a, b, c = add_quads_u8i8(a, x, y0), add_quads_u8i8(b, x, y1), add_quads_u8i8(c, x, y2)
+            x = load(memory + i % 8 * 2 * size + size)
+            d, e, f = add_quads_u8i8(d, x, y0), add_quads_u8i8(e, x, y1), add_quads_u8i8(f, x, y2)
+        store(memory + 16 * size, (a + b + c) + (d + e + f))
+
+    return run
+
+
+@cache
+def _byte_products(kind: str) -> tuple[Callable[[int, int], None], int]:
+    """(memory, rounds) -> nothing, and how many products a round has."""
+    if kind == "amx":
+        body, products = _in_tiles, 4 * ROWS * 16 * DEPTH
+    elif kind == "avx512":
+        body, products = _in_vectors(load_i8x64, splat16_i32, 64), 6 * 64
+    else:
+        body, products = _in_vectors(load_i8x32, splat_i32, 32), 6 * 32
+    with compiling_for(kind):
+        compiled = cfunc(types.void(int64, int64), nopython=True)(body)
+    return compiled.ctypes, products
+
+
+def byte_rate(threads: int, repeats: int = 5, parts: int = 20, rounds: int = 50_000) -> Timing:
+    """Products of bytes that are added up, per second, by the instructions the integer kernels use on this machine."""
+    run, products = _byte_products(detect())
+
+    def part(number: int) -> None:
+        memory = np.ones(2048, np.int8)
+        run(memory.ctypes.data, rounds)
+
+    part(0)
+    return timed(lambda: side_by_side(threads, parts, part), float(products) * rounds * parts, repeats)

@@ -15,7 +15,7 @@ import pytest
 
 from bench import calibration
 from bench.measure import Timing, load_average, machine, ratio, table
-from bench.model import Driver, load
+from bench.model import Case, Driver, blocks_for, load
 from tests.conftest import smollm2_path
 
 __all__ = ["smollm2_path"]
@@ -68,7 +68,7 @@ def threads() -> int:
 @pytest.fixture(scope="session")
 def driver(smollm2_path: Path, threads: int) -> Iterator[Driver]:
     """SmolLM2 on the CPU backend."""
-    loaded = load(smollm2_path, "cpu", threads)
+    loaded = load(smollm2_path, "cpu", threads, blocks=blocks_for([Case("tg", 16, 32, 2048)]))
     yield Driver(loaded)
     loaded.close()
 
@@ -95,6 +95,12 @@ def bandwidth(threads: int) -> Limit:
 def multiply_adds(threads: int) -> Limit:
     """float32 multiply-adds per second of all threads."""
     return Limit(calibration.multiply_add_rate, threads)
+
+
+@pytest.fixture
+def byte_products(threads: int) -> Limit:
+    """Products of bytes that are added up, per second, of all threads."""
+    return Limit(calibration.byte_rate, threads)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -32,8 +32,11 @@ def workers(kernels: CompiledKernels, threads: int) -> Iterator[Threads]:
     running.close()
 
 
+INTEGERS = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
+
+
 # 64 MiB and more of weights, so that they come from memory as those of a model do
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "F16"])
+@pytest.mark.parametrize("name", [*INTEGERS, "F16"])
 def test_matrix_by_one_token(benchmark, kernels, workers, figures, bandwidth, name):
     product = Product(kernels, workers, name, outputs=32768, inputs=4096, tokens=1)
     benchmark.pedantic(product.run, rounds=10, warmup_rounds=2)
@@ -41,12 +44,20 @@ def test_matrix_by_one_token(benchmark, kernels, workers, figures, bandwidth, na
     figures.note(benchmark, f"{name} x 1 token", rate, "GB/s", "memory bandwidth", bandwidth.now() / 1e9)
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "F16"])
-def test_matrix_by_many_tokens(benchmark, kernels, workers, figures, multiply_adds, name):
-    product = Product(kernels, workers, name, outputs=1536, inputs=576, tokens=256)
+@pytest.mark.parametrize("tokens", [8, 256])
+@pytest.mark.parametrize("name", INTEGERS)
+def test_matrix_of_integers_by_many_tokens(benchmark, kernels, workers, figures, byte_products, name, tokens):
+    product = Product(kernels, workers, name, outputs=1536, inputs=768, tokens=tokens)
     benchmark.pedantic(product.run, rounds=10, warmup_rounds=2)
     rate = product.multiply_adds / benchmark.stats.stats.min / 1e9
-    figures.note(benchmark, f"{name} x 256 tokens", rate, "GMAC/s", "float32 rate", multiply_adds.now() / 1e9)
+    figures.note(benchmark, f"{name} x {tokens} tokens", rate, "GMAC/s", "byte products", byte_products.now() / 1e9)
+
+
+def test_matrix_of_floats_by_many_tokens(benchmark, kernels, workers, figures, multiply_adds):
+    product = Product(kernels, workers, "F16", outputs=1536, inputs=768, tokens=256)
+    benchmark.pedantic(product.run, rounds=10, warmup_rounds=2)
+    rate = product.multiply_adds / benchmark.stats.stats.min / 1e9
+    figures.note(benchmark, "F16 x 256 tokens", rate, "GMAC/s", "float32 rate", multiply_adds.now() / 1e9)
 
 
 WAYS = {

@@ -15,8 +15,7 @@ SLOWEST_PREFILL = 0.25  # of the float32 multiply-add rate
 
 def best(benchmark, driver, case: Case, rounds: int) -> float:
     """Tokens per second of the fastest round."""
-    sequences = driver.sequences(case)
-    driver.prefill(sequences, case.depth)
+    sequences = driver.ready(case)
 
     def start():
         for seq in sequences:
@@ -37,12 +36,27 @@ def test_prefill(benchmark, driver, figures, multiply_adds, smollm2_path, name, 
     assert products > SLOWEST_PREFILL * multiply_adds.seen
 
 
-@pytest.mark.parametrize("name, rounds", [("tg16@64", 5), ("tg16x8@64", 5)])
-def test_decode(benchmark, driver, figures, bandwidth, name, rounds):
-    case = Case.parse(name)
-    rate = best(benchmark, driver, case, rounds)
-    figures.note(benchmark, name, rate, "tokens/s")
-    read = rate / case.batch * driver.memory.weights_bytes
-    figures.note(benchmark, f"{name}, weights read", read / 1e9, "GB/s", "memory bandwidth", bandwidth.now() / 1e9)
-    if case.batch == 1:
+BATCHES = (1, 2, 4, 8, 16, 32)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_decode(benchmark, driver, figures, bandwidth, batch):
+    case = Case("tg", 16, batch)
+    rate = best(benchmark, driver, case, rounds=3)
+    figures.note(benchmark, str(case), rate, "tokens/s")
+    read = rate / batch * driver.memory.weights_bytes
+    figures.note(benchmark, f"{case}, weights read", read / 1e9, "GB/s", "memory bandwidth", bandwidth.now() / 1e9)
+    if batch == 1:
         assert read > SLOWEST_DECODE * bandwidth.seen
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_decode_of_long_sequences(benchmark, driver, figures, bandwidth, batch):
+    case = Case("tg", 4, batch, 2048)
+    rate = best(benchmark, driver, case, rounds=3)
+    figures.note(benchmark, str(case), rate, "tokens/s")
+    keys = case.depth * driver.memory.block_bytes / driver.memory.block_size  # and values, of one sequence
+    read = rate / batch * (driver.memory.weights_bytes + batch * keys)
+    figures.note(
+        benchmark, f"{case}, weights and keys read", read / 1e9, "GB/s", "memory bandwidth", bandwidth.now() / 1e9
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import limits, lines, llama, measure, peer, soak, subjects
+from bench import limits, lines, llama, measure, peer, phases, soak, subjects
 from bench.client import Answer, Dechunker, figures
 from bench.measure import Timing, percentile, table
 from bench.model import Case
@@ -115,6 +115,13 @@ def test_a_limit_is_held_by_the_median():
     assert slow.cells() == ["start", "s", "1.60 (1.00-9.00)", "<= 1.5", "no"]
     assert shared.cells()[-2:] == [">= 0.6", "yes"] and told.cells()[-2:] == ["", ""]
     assert lines.with_section(lines.DOCS.read_text(), "x\n", *limits.MARKS).count(limits.MARKS[0]) == 1
+
+
+def test_shares_of_a_step_are_of_their_sum_and_small_ones_are_one():
+    found = phases.shares({"norm": 1.0, "matmul": 8.0, "glu": 0.96, "a": 0.03, "b": 0.01})
+    assert [name for name, _ in found] == ["matmul", "norm", "glu", "all others"]
+    assert [share for _, share in found] == pytest.approx([0.8, 0.1, 0.096, 0.004])
+    assert phases.shares({"matmul": 2.0}) == [("matmul", 1.0)]
 
 
 def test_medians_are_shown_with_their_range():
