@@ -180,7 +180,7 @@ def load(path: Path, settings: Settings, progress: Progress, draft: Path | None 
     adapters = Adapters(Shapes(model.modules, model.formats), backend)
     adapters.planned_bytes = sum(backend.adapter_bytes(model, adapter) for _, _, adapter in wanted_adapters)
     room = _room(backend, model, settings)
-    own_bytes = room.weights_bytes if room else checkpoint.size_bytes
+    own_bytes = room.weights_bytes if room else backend.weights_bytes(model)
     memory = plan(
         own_bytes + (guide.size_bytes if guide else 0) + adapters.planned_bytes,
         backend.kv_block_bytes(model, BLOCK_SIZE) + (guide.block_bytes if guide else 0),
@@ -256,7 +256,7 @@ class Guide:
         self._model = arch.build(self._checkpoint)
         self.backend = new_backend(settings, progress)
         room = _room(self.backend, self._model, settings)
-        self.size_bytes = room.weights_bytes + room.work_bytes if room else self._checkpoint.size_bytes
+        self.size_bytes = room.weights_bytes + room.work_bytes if room else self.backend.weights_bytes(self._model)
         self.block_bytes = self.backend.kv_block_bytes(self._model, BLOCK_SIZE)
 
     def drafting(self, tokenizer: Tokenizer, limits: StepLimits, bits: MaskBits) -> DraftModel:

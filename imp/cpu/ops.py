@@ -358,6 +358,9 @@ class CpuBackend:
     def room(self, model: Model, limits: StepLimits) -> None:
         return None
 
+    def weights_bytes(self, model: Model) -> int:
+        return sum(Packed(weight, lanes(self.features)).size for weight in model.weights)
+
     def device_memory(self) -> None:
         return None
 

@@ -18,6 +18,7 @@ from . import warp_groups
 from .adapters import adapter_bytes
 from .compile import COMPILERS, Compiler, package_version
 from .driver import Device
+from .layouts import Packed
 from .loaded import LoadedModel, block_bytes, needs
 from .modules import Progress
 from .sampler import DeviceLogits
@@ -80,6 +81,9 @@ class CudaBackend:
             free = min(free, self.budget_bytes - self.device.own_bytes)
         weights, work = needs(model, limits, self._kv(model), warp_groups.possible(self.device, limits))
         return Room(free, weights, work)
+
+    def weights_bytes(self, model: Model) -> int:
+        return sum(sum(Packed(weight).sizes) for weight in model.weights)
 
     def device_memory(self) -> DeviceMemory:
         self.device.bind_thread()

@@ -104,8 +104,11 @@ class Decoder:
 
     @property
     def formats(self) -> frozenset[str]:
-        parts = [part for linear in (self.head, *self._linears()) for part in linear.parts]
-        return frozenset(weight.format.name for weight in (*parts, *self._others()))
+        return frozenset(weight.format.name for weight in self._matrices())
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(dict.fromkeys((self.embedding, *self._matrices())))
 
     @property
     def modules(self) -> dict[str, tuple[int, int]]:
@@ -116,9 +119,10 @@ class Decoder:
         """Of the blocks."""
         return [linear for b in self.blocks for linear in (b.mixer.qkv, b.mixer.out, *b.mlp.linears)]
 
-    def _others(self) -> list[Weight]:
-        """Of the blocks."""
-        return [weight for b in self.blocks for weight in b.mlp.others]
+    def _matrices(self) -> list[Weight]:
+        """All but the embedding, unless that is the head, too."""
+        others = [weight for b in self.blocks for weight in b.mlp.others]
+        return [part for linear in (self.head, *self._linears()) for part in linear.parts] + others
 
     def forward(self, ops: Ops) -> Array:
         x = ops.embed(self.embedding, self.embedding_scale)

@@ -158,6 +158,7 @@ class Model(Protocol):
 
     kv_layers: tuple[KVLayer, ...]
     formats: frozenset[str]  # names of the formats its matrices are stored in, the embedding's aside
+    weights: tuple[Weight, ...]  # its matrices, the embedding among them, each once
     hidden: int
     vocab: int  # rows of the logits; may exceed the tokenizer's vocabulary
     context: int  # positions the model was trained for
@@ -237,6 +238,9 @@ class Backend(Protocol):
 
     def room(self, model: Model, limits: StepLimits) -> Room | None:
         """Where the model would be loaded; limits.blocks does not matter. None: into the machine's own memory."""
+
+    def weights_bytes(self, model: Model) -> int:
+        """What its matrices take where the backend keeps them, and as it does."""
 
     def device_memory(self) -> DeviceMemory | None:
         """May be called in any thread. None: there is only the machine's own."""

@@ -63,6 +63,9 @@ class ReferenceBackend:
     def room(self, model: Model, limits: StepLimits) -> None:
         return None
 
+    def weights_bytes(self, model: Model) -> int:
+        return sum(math.prod(weight.shape) for weight in model.weights) * np.dtype(self.dtype).itemsize
+
     def device_memory(self) -> None:
         return None
 

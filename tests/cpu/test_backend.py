@@ -19,6 +19,7 @@ from imp.model.ops import StepLimits
 from imp.model.reference import ReferenceBackend
 from imp.weights.checkpoint import UnsupportedModel, open_checkpoint
 from tests.cpu.harness import step
+from tests.gpu.tiny import model as quantised_tiny
 from tests.model import tiny
 from tests.model.test_arch import GOLDEN, checkpoint, run_in_steps
 
@@ -257,6 +258,17 @@ def test_a_block_takes_what_it_is_said_to_take(folder, smollm2):
         assert CpuBackend(1, folder, kv_dtype=dtype).kv_block_bytes(smollm2, 16) == 30 * 3 * 2 * 16 * record
     # 3 layers, 2 kv heads of 16, key and value, 4 bytes
     assert CpuBackend(1, folder).kv_block_bytes(arch.build(checkpoint("llama")), 16) == 3 * 2 * 16 * 2 * 4 * 16
+
+
+@pytest.mark.parametrize(("name", "form"), [("llama", "Q5_1"), ("gemma3", "F32"), ("qwen3-moe", "Q4_1")])
+def test_weights_take_what_they_are_said_to_take(folder, name, form):
+    """Also where that is more than in the file, and the embedding is the head, too."""
+    model = quantised_tiny(name, form)
+    backend = loaded(folder, model, TINY)
+    assert backend.weights_bytes(model) == backend._arena.size
+    backend.close()
+    elements = sum(array.size for array in tiny.tensors(name).values() if array.ndim == 2)
+    assert ReferenceBackend(np.float64).weights_bytes(model) == 8 * elements
 
 
 def test_what_the_kernels_do_not_do_is_refused(folder):

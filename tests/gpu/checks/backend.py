@@ -347,10 +347,12 @@ def test_a_plan_without_extras_is_two_copies_and_a_launch(backend):
     drawing.free()
 
 
-def test_what_a_model_takes_is_known_before(backend):
-    some = model("llama", "F16")
+@pytest.mark.parametrize("name", ["llama", "qwen3-moe"])
+def test_what_a_model_takes_is_known_before(backend, name):
+    some = model(name, "F16")
     room = backend.room(some, SMALL)
     assert (room.weights_bytes, room.work_bytes) == needs(some, SMALL, KV_FORMATS["fp16"])
+    assert 0.9 * room.weights_bytes < backend.weights_bytes(some) <= room.weights_bytes  # constants are beside them
     before = backend.device_memory()
     backend.load(some, SMALL)
     taken = backend.device_memory().own_bytes - before.own_bytes
