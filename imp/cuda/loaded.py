@@ -58,6 +58,7 @@ class LoadedModel:
         self._memory: list[DeviceBuffer | Pinned] = []
         self._graphs: dict[tuple[int, int, bool], Graph] = {}
         self.adapters: Adapters | None = None
+        self._modules: Modules | None = None
         self._sampler: Sampler | None = None
         try:
             self._place()
@@ -138,6 +139,9 @@ class LoadedModel:
         if self.adapters is not None:
             self.adapters.free()
             self.adapters = None
+        if self._modules is not None:
+            self._modules.unload()
+            self._modules = None
 
     # -- programs --------------------------------------------------------------------------------
 
@@ -176,6 +180,7 @@ class LoadedModel:
         return [launch for launch in launches if all(launch.grid)]
 
     def _launch(self, shape: Shape) -> None:
+        assert self._modules
         for launch in self._launches(shape):
             self._modules.kernels[launch.entry].launch(self.stream, launch.grid, *launch.arguments)
 

@@ -92,10 +92,11 @@ class Sampler:
         self._bits: _Bits | None = None
         self._done = Event()
         entries = draw(width), report(width)
-        kernels = Modules(compiler, device, entries).kernels
-        self._draw, self._report = (kernels[entry] for entry in entries)
+        self._modules = Modules(compiler, device, entries)
+        self._draw, self._report = (self._modules.kernels[entry] for entry in entries)
         compiled = compiler.compile(EDIT)
-        self._edit = Kernel(device.load(compiled.cubin), compiled.entries[0], EDIT_SIGNATURE, EDIT.threads)
+        self._edit_module = device.load(compiled.cubin)
+        self._edit = Kernel(self._edit_module, compiled.entries[0], EDIT_SIGNATURE, EDIT.threads)
 
     def free(self) -> None:
         self._edited.free()
@@ -103,6 +104,8 @@ class Sampler:
         self._results.free()
         if self._bits is not None:
             self._bits.memory.free()
+        self._modules.unload()
+        self._edit_module.unload()
 
     def sample(self, logits: int, plan: SamplingPlan) -> Drawn:
         """logits: their address. plan.mu is changed as model.sampling says."""

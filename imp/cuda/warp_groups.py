@@ -55,14 +55,15 @@ def _tried(device: Device, stream: Stream, compiler: Compiler, kind: str) -> boo
         launch = product(packed, Operand(x, COLUMNS, None, ordered), None, Target(sums, ROWS, 0, False), TOKENS)
         places = [_place(at, warp_groups) for warp_groups in (False, True)]
         programs = [[launch(places[0])], [ordered.op(TOKENS).launch(places[1]), launch(places[1])]]
-        kernels = Modules(compiler, device, {each.entry: None for program in programs for each in program}).kernels
+        modules = Modules(compiler, device, {each.entry: None for program in programs for each in program})
         found = []
         for program in programs:
             for each in program:
-                kernels[each.entry].launch(stream, each.grid, *each.arguments)
+                modules.kernels[each.entry].launch(stream, each.grid, *each.arguments)
             found.append(np.empty((STEP_TOKENS, ROWS), np.uint32))
             stream.download(found[-1].ctypes.data, sums.address, sums.size)
             stream.synchronize()
+        modules.unload()
         return bool((found[0] == found[1]).all())
     finally:
         memory.free()

@@ -85,8 +85,15 @@ def test_weights_of_every_kind(backend, name, form):
     assert error(whole(backend, tokens, SMALL), whole(judge, tokens, SMALL)) < TOLERANCES[form]
 
 
-@pytest.mark.parametrize("form", ["F16", "Q4_1"])
-def test_how_weights_come_to_the_device_changes_no_bit(backend, monkeypatch, form):
+def test_a_model_that_goes_takes_its_kernels_along(backend):
+    for _ in range(2):
+        backend.load(model("llama", "F16"), SMALL)
+    backend.close()
+    counted = fake.counters()
+    assert counted.loads == counted.unloads > 10
+
+
+def test_how_weights_come_to_the_device_changes_no_bit(backend, monkeypatch, form="Q4_1"):
     """In pieces of some rows, and packed by the host instead."""
     step = prompt_inputs(tiny.prompt("llama"), 0, 8, 16, wanted=range(8))
     backend.load(model("llama", form), SMALL)

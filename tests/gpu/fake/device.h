@@ -17,7 +17,7 @@ static std::recursive_mutex lock;
 #define LOCKED std::lock_guard<std::recursive_mutex> guard(lock)
 
 struct Counters {
-    u64 launches, graph_launches, allocations, frees, copies, synchronizations;
+    u64 launches, graph_launches, allocations, frees, copies, synchronizations, loads, unloads;
 };
 
 static u64 from_environment(const char *name, u64 otherwise) {

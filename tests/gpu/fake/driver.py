@@ -25,7 +25,7 @@ class Counters(ctypes.Structure):
     """What was asked of the driver since `reset`."""
 
     _fields_ = [(name, ctypes.c_uint64) for name in
-                ("launches", "graph_launches", "allocations", "frees", "copies", "synchronizations")]
+                ("launches", "graph_launches", "allocations", "frees", "copies", "synchronizations", "loads", "unloads")]
 
 
 def has_compiler() -> bool:

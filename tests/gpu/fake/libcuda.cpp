@@ -201,9 +201,9 @@ API Result cuEventElapsedTime_v2(float *ms, Event *start, Event *end) {
 
 // modules and launches ---------------------------------------------------------------------------------------------------------
 
-API Result cuModuleLoadData(Module **out, const void *image) { IN_CONTEXT; NOT_WHILE_CAPTURING; return module_load(out, image); }
+API Result cuModuleLoadData(Module **out, const void *image) { IN_CONTEXT; NOT_WHILE_CAPTURING; device.counters.loads++; return module_load(out, image); }
 API Result cuModuleLoadDataEx(Module **out, const void *image, unsigned, int *, void **) { return cuModuleLoadData(out, image); }
-API Result cuModuleUnload(Module *m) { IN_CONTEXT; run_all(); delete m; return SUCCESS; }
+API Result cuModuleUnload(Module *m) { IN_CONTEXT; run_all(); device.counters.unloads++; delete m; return SUCCESS; }
 API Result cuModuleGetFunction(Function **out, Module *m, const char *name) {
     IN_CONTEXT;
     for (u32 i = 0; i < m->kernel_count; i++)

@@ -59,12 +59,24 @@ static int translate_by_command(const void *image, u64 size, char *path) {
     return 0;
 }
 
+// An image is translated once in a process: the command starts a process of its own.
+static bool translated(const void *image, char *path) {
+    static std::map<std::string, std::string> known;
+    u64 size = image_size(image);
+    std::string &found = known[std::string((const char *)image, size)];
+    if (found.empty()) {
+        char fresh[PATH_SIZE] = "";
+        if (translator ? translator(image, size, fresh) : translate_by_command(image, size, fresh)) return false;
+        found = fresh;
+    }
+    strcpy(path, found.c_str());
+    return true;
+}
+
 static Result module_load(Module **out, const void *image) {
     if (!image) return INVALID_VALUE;
     char path[PATH_SIZE] = "";
-    u64 size = image_size(image);
-    int wrong = translator ? translator(image, size, path) : translate_by_command(image, size, path);
-    if (wrong) return INVALID_IMAGE;
+    if (!translated(image, path)) return INVALID_IMAGE;
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) return INVALID_IMAGE;
     Module *m = new Module();
