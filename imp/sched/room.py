@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from imp.sched.blocks import BlockPool, chain
-from imp.types import Pool, Sequence
+from imp.types import Failed, Pool, Request, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +76,22 @@ def offer_rest(pool: BlockPool, seq: Sequence) -> None:
 def room(pool: BlockPool) -> int:
     """Positions a sequence can have at most; pins give way to it."""
     return pool.count * pool.size
+
+
+def refusal(pool: BlockPool, request: Request, context: int) -> Failed | None:
+    """Why a request can never be computed.  context: tokens a sequence may have."""
+    length = len(request.prompt)
+    more, words = (0, "") if request.pool else (1, " and an answer")  # what is measured is followed by nothing
+    if length + more > context:
+        message = f"the prompt has {length} tokens; the model's context of {context} must hold it{words}"
+        return Failed(request.id, "context_length_exceeded", message)
+    most = room(pool)
+    if length + more > most:
+        message = f"the prompt has {length} tokens; the KV memory of {most} tokens must hold it{words}"
+        return Failed(request.id, "kv_pool_floored", message)
+    return None
+
+
+def full_at(pool: BlockPool, seq: Sequence, context: int) -> int:
+    """Length in tokens at which the sequence is full."""
+    return min(len(seq.request.prompt) + seq.request.limits.max_tokens, context, room(pool))

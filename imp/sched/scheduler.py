@@ -4,11 +4,10 @@
 
 plan() and apply() alternate strictly; everything else may come between them, never during a step.
 
-A step. Sequences come in in the order of their turns (turns.py), as long as there are places and blocks (places.py).
-Every one that decodes gets its row. What is left of `max_tokens` is shared among prompts (shares.py). Beside rows that
-decode they are computed aside (aside.py), or only as much of them as is computed soon (pace.py); where nothing decodes,
-in short steps (burst.py). A prompt of a more urgent class has steps for itself: the rows of less urgent ones yield,
-though in no more than half of the steps in the long run.
+A step. Sequences come in in the order of their turns (turns.py), as long as there are places and blocks (admission.py,
+places.py). Every one that decodes gets its row (decoding.py). What is left of `max_tokens` is shared among prompts
+(prompts.py). A prompt of a more urgent class has steps for itself: the rows of less urgent ones yield, though in no
+more than half of the steps in the long run.
 
 A constraint is advanced here alone, by tokens that were really drawn. A runner that walks it along a draft to get
 masks rolls it back before it returns.
@@ -17,17 +16,18 @@ masks rolls it back before it returns.
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections.abc import Callable
 
+from imp.sched.admission import Admission
 from imp.sched.aside import Aside
 from imp.sched.blocks import BlockPool
 from imp.sched.burst import Burst
+from imp.sched.decoding import Decoding
 from imp.sched.output import DeadEnd, End, accept, account, collect_prompt_logprobs, confirmed, release, used
 from imp.sched.pace import Load, Pace
 from imp.sched.places import Places
-from imp.sched.room import Found, find, hashes_of, offer_rest, publish, reads_cache, room, shareable
-from imp.sched.shares import shares
+from imp.sched.prompts import Prompts
+from imp.sched.room import full_at, offer_rest, publish, reads_cache, refusal, room
 from imp.sched.speculation import Speculation
 from imp.sched.stats import Counters, Stats, snapshot
 from imp.sched.tiers import Below
@@ -48,7 +48,6 @@ from imp.types import (
     Started,
 )
 
-LOOKAHEAD = 8  # waiting sequences that are considered for admission in one step
 YIELDS = 3  # steps one after the other in which rows may have to yield; one without has to follow for each
 
 
@@ -91,7 +90,6 @@ class Scheduler:
         self.new_decoder = new_decoder
         self.eos_ids = eos_ids
         self.speculation = speculation or Speculation()
-        self.prompt_cap = max_tokens if prompt_cap is None else prompt_cap
         self.pin_budget = pin_budget
         self.pace = pace or Pace()
         self.aside = aside or Aside()
@@ -101,6 +99,10 @@ class Scheduler:
         self.places = Places(pool, max_rows, self._counters)
         self.waiting, self.running = self.places.waiting, self.places.running
         self._turns = Turns()
+        self._decoding = Decoding(self.places, context, max_tokens, max_logit_rows)
+        self._admission = Admission(pool, self.places, self._turns, below)
+        cap = max_tokens if prompt_cap is None else prompt_cap
+        self._prompts = Prompts(max_tokens, cap, self.pace, self.aside, self._burst)
         self._live: dict[str, int] = {}  # request id -> sequences that have not ended
         self._arrivals = 0
         self._patience = YIELDS  # steps in which rows can still be made to yield
@@ -120,9 +122,9 @@ class Scheduler:
         if request.id in self._live:
             raise ValueError(f"request id {request.id!r} is in use")
         self._counters.submitted += 1
-        if refusal := self._refusal(request):
+        if refused := refusal(self.pool, request, self.context):
             self._counters.refused += 1
-            return [refusal]
+            return [refused]
         first, *rest = self._sequences(request)
         first.followers = rest
         self._live[request.id] = request.n
@@ -169,19 +171,16 @@ class Scheduler:
         decoding = self._burst.decoding(running)
         prompts = [seq for seq in running if not decoding or seq.computed + 1 < len(seq.tokens)]
         if self.waiting:
-            self._admit(prompts, self._admission_budget(prompts, decoding))
+            self._admission.admit(prompts, self._prompts.admission_budget(prompts, decoding))
         hurried = self._hurried(prompts)
         if hurried is not None:
             decoding = [seq for seq in decoding if not outranks(hurried, seq)]
             prompts = [seq for seq in prompts if not outranks(hurried, seq)]
-        rows = self._decode_rows_of_step(decoding)
+        rows = self._decoding.rows(decoding, self.speculation)
         decode_rows, (positions, keys) = len(rows), _work(rows)
-        prompts = [seq for seq in prompts if seq.blocks]
-        if not decode_rows:
-            self._burst.choose(prompts, self.max_tokens)
-        aside, prompts = self._put_aside(prompts, decode_rows, hurried)
+        aside, prompts = self._prompts.put_aside([seq for seq in prompts if seq.blocks], decode_rows, hurried)
         if prompts:
-            rows += self._prompt_rows(prompts, self._counts(prompts, positions, keys), self._spare_logits(rows))
+            rows += self._prompts.rows(prompts, positions, keys, self._decoding.spare_logits(rows))
         if not rows and not aside:
             assert self.below is not None and self.below.busy, "there are live sequences, but none of them can go on"
             return None
@@ -287,152 +286,6 @@ class Scheduler:
         self._patience = min(self._patience + 1, YIELDS)
         return None
 
-    def _put_aside(
-        self, prompts: list[Sequence], decode_rows: int, hurried: Sequence | None
-    ) -> tuple[list[Row], list[Sequence]]:
-        """What is computed aside in this step, and those of `prompts` that get rows of the step itself: without rows
-        that decode, all of them, but not before a chunk that was begun has been ended."""
-        aside = self.aside
-        if not aside.tokens:
-            return [], prompts
-        aside.keep_if_whole()
-        yields = hurried is not None and aside.is_outranked_by(hurried)
-        prompts = aside.others(prompts)
-        if not decode_rows:
-            return (aside.rows, []) if aside.rows and not yields else ([], prompts)
-        if yields:
-            aside.give_up_for_others()
-        apart = [seq for seq in prompts if seq.pending > 1 and seq.request.sampling.prompt_logprobs is None]
-        if apart and not aside.rows:
-            aside.begin(apart)
-        return aside.rows, [seq for seq in prompts if seq not in apart]
-
-    def _admission_budget(self, prompts: list[Sequence], decoding: list[Sequence]) -> int:
-        """Positions that must be shared by those who come in and `prompts`."""
-        if self.aside.tokens:
-            return self.max_tokens
-        return self._prompt_budget(prompts, len(decoding), sum([len(seq.tokens) for seq in decoding]))
-
-    def _prompt_budget(self, prompts: list[Sequence], positions: int, keys: int) -> int:
-        """Positions of prompts in a step with so many of rows that decode, and keys that these read."""
-        budget = self.max_tokens - positions
-        if not positions:
-            return budget
-        if self.pace.wants_to_learn:
-            return 0
-        if all(seq.pending == 1 for seq in prompts):
-            return min(budget, self.prompt_cap)  # they are as cheap as rows that decode
-        soon = self.pace.chunk(positions, keys, max((seq.computed for seq in prompts), default=0))
-        return min(budget, self.prompt_cap) if soon is None else min(budget, self.prompt_cap, soon)
-
-    def _decode_rows_of_step(self, decoding: list[Sequence]) -> list[Row]:
-        """One row for each of these sequences, which decode, most urgent first.
-
-        Victims leave from the other end, so a sequence that already has a row is never one.
-        """
-        rows: list[Row] = []
-        size = self.pool.size
-        decoding = [seq for seq in decoding if seq.blocks]  # some may have had to go for who came in
-        if decoding:
-            spare = self._spare_positions_for_drafts()
-            self.speculation.draft(decoding, spare, self._room_for_guesses, self.places.grow)
-        for seq in decoding:
-            if not seq.blocks:
-                break  # it was a victim, and so are those behind it
-            count = 1 + len(seq.draft)
-            if seq.computed + count > len(seq.blocks) * size:
-                if not self.places.make_room(seq):
-                    break  # it was its own victim, so it was the last
-                count = 1 + len(seq.draft)
-            rows.append(Row(seq, seq.computed, count))
-        return rows
-
-    def _room_for_guesses(self, seq: Sequence) -> int:
-        """How many can be right before the sequence is full, the token behind them included."""
-        return max(self._limit(seq) - len(seq.tokens) - 1, 0)
-
-    def _spare_positions_for_drafts(self) -> int:
-        """What is left when everybody has one position and one logit row; half of that where prompts want positions."""
-        spare = self.max_tokens - len(self.running)
-        prompts = any(seq.computed + 1 < len(seq.tokens) for seq in self.running)
-        if prompts or self.waiting:
-            spare //= 2
-        return min(spare, self._spare_logits([]))
-
-    def _spare_logits(self, rows: list[Row]) -> int:
-        """Logit rows left when everybody who runs, or may be admitted in this step, has one."""
-        reserved = min(self.max_rows, len(self.running) + len(self.waiting))
-        return self.max_logit_rows - reserved - sum([row.count - 1 for row in rows])
-
-    def _admit(self, prompts: list[Sequence], budget: int) -> None:
-        """Let waiting sequences in, and among `prompts`, while there are places, blocks and positions for them.
-
-        A sequence that would get no positions in this step is passed over for those behind it (a short prompt beside
-        a long one), and so is one whose next block another prompt is computing: it will find it in the cache. One for
-        which there is no room is not, or large ones would wait for ever; but others may come in for whom those go who
-        would not go for it.
-        """
-        coming = self._blocks_to_come(prompts)
-        blocked: set[str] = set()  # owners of those for whom there is no room
-        for_blocks = False  # that is what the first of them waits for, else for a place
-        for seq in self.waiting[:LOOKAHEAD]:
-            if seq.request.owner in blocked:
-                continue
-            wanted = shareable(self.pool, seq)
-            found = find(self.pool, seq, wanted)
-            cached = len(found.blocks)
-            if not coming.isdisjoint(wanted[cached : cached + 1]) or self._awaited(seq, wanted, found):
-                continue
-            with_it = prompts.copy()
-            insort(with_it, seq, key=rank)
-            seq.computed = cached * self.pool.size + found.rows
-            granted = shares([s.pending for s in with_it], budget)[with_it.index(seq)]
-            seq.computed = 0
-            if not granted:
-                continue
-            if not blocked:
-                entered = self.places.enter(seq, found)
-                for_blocks = len(self.running) < self.max_rows
-            else:
-                entered = self.places.enter_for_others(seq, found, 0 if for_blocks else self.pool.available)
-            if not entered:
-                blocked.add(seq.request.owner)
-                continue
-            self._turns.let_in(seq)
-            prompts[:] = [each for each in with_it if each.blocks]  # some may have had to go for it
-            coming |= self._blocks_to_come([seq])
-
-    def _awaited(self, seq: Sequence, wanted: list[bytes], found: Found) -> bool:
-        """Whether it is better for it to wait for blocks from below. One for which there is no room yet is not helped
-        by them, and while some that come hold blocks, nobody's pins go for one that nothing else keeps out."""
-        if self.below is None:
-            return False
-        if self.places.fits(seq, found):
-            return self.below.awaited(seq, wanted, found.blocks)
-        return self.below.busy and not self.running
-
-    def _blocks_to_come(self, prompts: list[Sequence]) -> set[bytes]:
-        """Hashes of the blocks that these will publish next."""
-        return {h for seq in prompts for h in hashes_of(self.pool, seq)[seq.published : seq.published + 1]}
-
-    def _counts(self, prompts: list[Sequence], positions: int, keys: int) -> list[int]:
-        """Positions of each of these prompts in a step with so many of rows that decode, and keys that these read."""
-        if positions:
-            return shares([seq.pending for seq in prompts], self._prompt_budget(prompts, positions, keys))
-        soon = self.pace.portion(max([seq.computed for seq in prompts]))
-        return self._burst.counts(prompts, self.max_tokens if soon is None else soon)
-
-    def _prompt_rows(self, prompts: list[Sequence], counts: list[int], logits: int) -> list[Row]:
-        rows = []
-        for seq, count in zip(prompts, counts, strict=True):
-            row = Row(seq, seq.computed, count)
-            if row.wants_prompt_logprobs:
-                row.count = min(count, 1 + logits)
-                logits -= max(row.count - 1, 0)
-            if row.count:
-                rows.append(row)
-        return rows
-
     # -- taking in results ------------------------------------------------------------------------
 
     def _learn(self, batch: Batch, seconds: float) -> None:
@@ -465,7 +318,7 @@ class Scheduler:
         if not seq.first_token_at:
             seq.first_token_at = now
         seq.last_token_at = now
-        limit = self._limit(seq)
+        limit = full_at(self.pool, seq, self.context)
         first = len(seq.tokens) == len(seq.request.prompt)
         try:
             text, end = accept(seq, tokens, result.logprobs, limit, self.eos_ids)
@@ -497,24 +350,6 @@ class Scheduler:
         for follower in followers:
             follower.prompt_logprobs = list(seq.prompt_logprobs)
             self.places.wait(follower)
-
-    # -- what fits --------------------------------------------------------------------------------
-
-    def _refusal(self, request: Request) -> Failed | None:
-        length = len(request.prompt)
-        more, words = (0, "") if request.pool else (1, " and an answer")  # what is measured is followed by nothing
-        if length + more > self.context:
-            message = f"the prompt has {length} tokens; the model's context of {self.context} must hold it{words}"
-            return Failed(request.id, "context_length_exceeded", message)
-        most = room(self.pool)
-        if length + more > most:
-            message = f"the prompt has {length} tokens; the KV memory of {most} tokens must hold it{words}"
-            return Failed(request.id, "kv_pool_floored", message)
-        return None
-
-    def _limit(self, seq: Sequence) -> int:
-        """Length in tokens at which the sequence is full."""
-        return min(len(seq.request.prompt) + seq.request.limits.max_tokens, self.context, room(self.pool))
 
     # -- coming and going -------------------------------------------------------------------------
 
