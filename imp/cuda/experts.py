@@ -5,14 +5,14 @@ device alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..model.buffers import Buffer
 from ..model.ops import Experts, StepLimits
 from ..weights.checkpoint import UnsupportedModel, Weight
 from . import entries
-from .layouts import Packed
+from .layouts import Packed, stacks
 from .program import SIZES, Activation, Launch, Op, Place, ScaledActivation, padded
 
 MOST, MOST_CHOSEN = 512, 32  # experts that the kernels tell apart, and of a token
@@ -20,9 +20,9 @@ SOFTMAX, SOFTMAX_OF_CHOSEN = 0, 1  # where weights come from
 
 
 class Matrices:
-    """One matrix of every expert: packed alike, one behind the other in the device's memory."""
+    """One matrix of every expert, or a stack of several: packed alike, one behind the other in the device's memory."""
 
-    def __init__(self, packed: tuple[Packed, ...]) -> None:
+    def __init__(self, packed: Sequence[Packed]) -> None:
         self.packed, self.one = packed, packed[0]
         if any(each.layout is not self.one.layout for each in packed):
             named = self.one.weights[0].name
@@ -65,16 +65,15 @@ class Room:
 class Mixture:
     """The ops of one layer's experts."""
 
-    def __init__(self, experts: Experts, limits: StepLimits, packed: Callable[[Weight], Packed]) -> None:
+    def __init__(self, experts: Experts, limits: StepLimits, packed: Callable[..., Packed]) -> None:
         """Raises UnsupportedModel."""
         if experts.count > MOST or experts.chosen > MOST_CHOSEN:
             raise UnsupportedModel(
                 f"tokens go through {experts.chosen} of {experts.count} experts; on a GPU up to {MOST_CHOSEN} of {MOST}"
             )
         self.experts = experts
-        self.gate, self.up, self.down = (
-            Matrices(tuple(packed(weight) for weight in each)) for each in (experts.gate, experts.up, experts.down)
-        )
+        self.inputs = [Matrices([packed(*stack) for stack in each]) for each in _stacked(experts.gate, experts.up)]
+        self.down = Matrices([packed(weight) for weight in experts.down])
         largest = [1 << i for i in range(limits.tokens.bit_length())]  # steps of each variant
         rooms = [self._room(tokens) for tokens in (*largest, limits.tokens)]
         self.rows = max(room.rows for room in rooms)
@@ -93,10 +92,12 @@ class Mixture:
         inner, hidden = self.experts.inner, self.down.one.outputs
         both, said = (Buffer(self.rows * padded(n) * 4, "experts out") for n in (2 * inner, hidden))
         found = self._placed(scores.floats, scores.stride)
-        for matrices, column in ((self.gate, 0), (self.up, inner)):
+        column = 0
+        for matrices in self.inputs:
             source, scales = x.operand(forms(matrices.one))
             scaled = scales if isinstance(x, ScaledActivation) and forms(matrices.one) == entries.F16 else None
             found.append(self._product(matrices, source, scaled, x.stride, both, padded(2 * inner), column, True))
+            column += matrices.one.outputs
         form = forms(self.down.one)
         gated = Buffer(self.rows * padded(inner) * SIZES[form], "experts in")
         scales = Buffer(self.rows * 4, "row scales")
@@ -177,3 +178,11 @@ class Mixture:
             return Launch(entries.GATHER, (place.shape.tokens, 1, 1), arguments)
 
         return launch
+
+
+def _stacked(gate: Sequence[Weight], up: Sequence[Weight]) -> list[list[tuple[Weight, ...]]]:
+    """Both of every expert as one matrix, where that can be; else all of the one, and all of the other."""
+    pairs = [stacks(pair) for pair in zip(gate, up, strict=True)]
+    if all(len(found) == 1 for found in pairs):
+        return [[stack for (stack,) in pairs]]
+    return [[(weight,) for weight in each] for each in (gate, up)]

@@ -83,7 +83,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "num_experts": 5,
         "num_experts_per_tok": 3,
-        "moe_intermediate_size": 64,
+        "moe_intermediate_size": 40,
         "norm_topk_prob": False,
         "num_hidden_layers": 4,
         "decoder_sparse_step": 2,

@@ -65,7 +65,7 @@ def whole(backend, tokens: list[int], limits: StepLimits) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("name", ["llama", "llama-biased", "llama-yarn", "mistral-sliding", "gemma3", "qwen3-moe"])
+@pytest.mark.parametrize("name", ["llama", "llama-biased", "llama-yarn", "mistral-sliding", "gemma3", "qwen3-moe", "qwen3-moe-unnormalised"])
 def test_a_model_gives_the_logits_of_the_reference(backend, name):
     backend.load(model(name), SMALL)
     tokens = tiny.prompt(name)
