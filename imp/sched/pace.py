@@ -20,6 +20,8 @@ LEAST = 1  # prompt positions of any step, whatever they cost: prompts get on
 LEAST_SHARE = 0.12  # of a step that may be spent aside, however short it should be
 AIM = 0.45  # of the bound: predictions are not exact, and the bound is to hold
 AIM_ASIDE = 0.28  # the same for what is computed aside, whose pieces end when a unit of work does, some time late
+SHORT = 256  # prompt positions that are over soon: few steps are longer for them, and who waits for them waits less
+AIM_SHORT = 0.6  # as AIM_ASIDE, where no prompt aside has more left
 IDLE_STEPS = 4.0  # the bound, where none is set: in steps without prompts
 ALONE_S = 0.03  # seconds of a step where nothing decodes: whoever comes while it runs waits for its end
 ALONE_LEAST = 64  # its prompt positions at least, whatever they cost: with fewer, weights are read for too little
@@ -112,12 +114,15 @@ class Pace:
             return self._since_decode >= STALE
         return self._prompt.known
 
-    def piece(self, decode_positions: int, decode_keys: int) -> float:
-        """Seconds that what is computed aside may take beside these rows."""
+    def piece(self, decode_positions: int, decode_keys: int, left: int) -> float:
+        """Seconds that what is computed aside may take beside these rows.
+
+        left: positions that the longest of the prompts aside has still to compute."""
         if not self._decode.known:
             return FIRST_S
         decode = self._decode.predict(_decode_features(Load(decode_positions, decode_keys)))
-        return max(AIM_ASIDE * self._bound(decode) - decode, decode * LEAST_SHARE)
+        aim = AIM_SHORT if left <= SHORT else AIM_ASIDE
+        return max(aim * self._bound(decode) - decode, decode * LEAST_SHARE)
 
     def _bound(self, decode: float) -> float:
         """Seconds that a step may take whose rows that decode take so many."""

@@ -190,7 +190,8 @@ class Scheduler:
         self._counters.step(sum([row.count for row in rows]), decode_rows, len(rows) - decode_rows + len(aside))
         self._planned_at, self._load = now, Load(positions, keys, *_work(rows[decode_rows:]))
         self._in_step = True
-        seconds = self.pace.piece(positions, keys) if decode_rows else math.inf
+        left = max((row.seq.pending for row in aside), default=0)
+        seconds = self.pace.piece(positions, keys, left) if decode_rows else math.inf
         return Batch(rows, [copy for _, copy in self.places.copied], aside, seconds)
 
     def apply(self, batch: Batch, results: list[RowResult], now: float) -> list[Event]:

@@ -13,7 +13,8 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
-from imp.sched.pace import IDLE_STEPS, LEAST, STALE, Fit, Load, Pace
+from imp.sched.aside import Aside
+from imp.sched.pace import IDLE_STEPS, LEAST, SHORT, STALE, Fit, Load, Pace
 from imp.types import Batch, Limits, Request
 from tests.sched.test_scheduler import prompt
 from tests.toys import ScriptedRunner, Stage, reference
@@ -93,6 +94,39 @@ def test_the_bound_that_is_set_is_kept_as_far_as_the_machine_can(bound, most):
     assert percentile(seconds, 0.99) <= most
     ends = (start + count for rows in stage.batches for name, start, count in rows if count < LEAST and name != "victim")
     assert all(end == 2000 for end in ends)
+
+
+def learnt(max_stall_s: float | None = None) -> Pace:
+    """One that knows that a row decodes in 10 ms."""
+    pace = Pace(max_stall_s)
+    for _ in range(30):
+        pace.learn(Load(decode_positions=1), 0.01)
+    return pace
+
+
+def test_what_is_over_soon_gets_longer_pieces_aside_than_what_goes_on_for_long():
+    pace = learnt()
+    assert pace.piece(1, 0, SHORT) == pytest.approx(0.6 * 4 * 0.01 - 0.01)
+    assert pace.piece(1, 0, SHORT + 1) == pytest.approx(0.01 * 0.12)
+    bounded = learnt(max_stall_s=0.05)
+    assert bounded.piece(1, 0, SHORT) == pytest.approx(0.6 * 0.05 - 0.01)
+    assert bounded.piece(1, 0, 7000) == pytest.approx(0.28 * 0.05 - 0.01)
+
+
+def test_a_prompt_is_as_long_as_what_is_left_of_it():
+    seen = set()
+
+    def takes(batch: Batch) -> float:
+        if batch.aside:
+            seen.add((batch.aside[0].seq.pending <= SHORT, batch.aside_s > 0.01))
+        return 0.01
+
+    stage = Stage(4000, 16, pace=learnt(), takes=takes, aside=Aside(64, 2), max_rows=4, max_tokens=512)
+    stage.submit(Request("talker", prompt(5), limits=Limits(300, min_tokens=300)))
+    stage.step()
+    stage.submit(Request("long", prompt(4 * SHORT, 1), limits=Limits(1)))
+    stage.run()
+    assert seen == {(False, False), (True, True)}
 
 
 def test_a_machine_that_becomes_slower_is_noticed():
