@@ -6,7 +6,7 @@ A few tokens meet a group of weights in vectors (vector_products.py), 16 in tile
 integer weights on whatever machine with AVX2: the float operations of one output are always block after block in one
 accumulator.
 
-Order of work: a unit is a run of row groups for up to TOKENS_AT_ONCE tokens; their activations stay in L2 while each
+Order of work: a unit is a run of row groups for up to tokens_at_once() tokens; their activations stay in L2 while each
 group, in L1, meets them a few at a time.
 """
 
@@ -32,11 +32,18 @@ WEIGHT, INPUT_BLOCKS, OUTPUTS, GROUP_BYTES, GROUPS, GROUPS_PER_UNIT = range(6)
 X, X_STRIDE, Y, Y_STRIDE, BIAS, ADD, TOKENS_WORD = range(6, 13)
 
 
+@micro(returns=int64)
+def tokens_at_once() -> V:
+    """Of a unit, at most. In tiles weights are worth unpacking and fetching once for more of them: 512 instead of 128
+    tokens made a prompt's products 14 % faster."""
+    return integer(512 if runs("amx") else TOKENS_AT_ONCE)
+
+
 @count
 def matmul_units(args, step):
     tokens = word(step, word(args, TOKENS_WORD))
     shares = (word(args, GROUPS) + word(args, GROUPS_PER_UNIT) - 1) // word(args, GROUPS_PER_UNIT)
-    return (tokens + TOKENS_AT_ONCE - 1) // TOKENS_AT_ONCE * shares
+    return (tokens + tokens_at_once() - 1) // tokens_at_once() * shares
 
 
 @micro(returns=int64)
@@ -111,8 +118,8 @@ def _matmul(layout: Layout) -> Kernel:
         shares = (groups + share - 1) // share
         blocks, x, x_stride = word(args, INPUT_BLOCKS), word(args, X), word(args, X_STRIDE)
         y_stride, add = word(args, Y_STRIDE), word(args, ADD)
-        start = unit // shares * TOKENS_AT_ONCE
-        stop = min(start + TOKENS_AT_ONCE, word(step, word(args, TOKENS_WORD)))
+        start = unit // shares * tokens_at_once()
+        stop = min(start + tokens_at_once(), word(step, word(args, TOKENS_WORD)))
         first = unit % shares * share
         for group in range(first, min(first + share, groups)):
             weight = word(args, WEIGHT) + group * word(args, GROUP_BYTES)

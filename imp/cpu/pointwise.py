@@ -37,7 +37,7 @@ from .simd import (
     broadcast,
     constant,
     exp,
-    f32x8,
+    floats,
     fma,
     int64,
     lane,
@@ -53,7 +53,9 @@ from .simd import (
     maximum,
     micro,
     real,
+    same,
     splat,
+    splat16,
     store,
     store_f32,
     store_i8x16,
@@ -184,12 +186,12 @@ EMBEDS = {name: _embed(layout) for name, layout in LAYOUTS.items()}
 @njit
 def _rms_inverse(x, columns, eps):
     """1 / sqrt(mean(x^2) + eps)"""
-    a, b = splat(0.0), splat(0.0)
+    sums = splat16(0.0)
     whole = columns // 16 * 16
     for i in range(0, whole, 16):
-        v, w = load_f32x8(x + i * 4), load_f32x8(x + i * 4 + 32)
-        a, b = fma(v, v, a), fma(w, w, b)
-    squares = total(a + b)
+        v = load_f32x16(x + i * 4)
+        sums = fma(v, v, sums)
+    squares = total(sums)
     for i in range(whole, columns):
         squares += load_f32(x + i * 4) * load_f32(x + i * 4)
     return np.float32(1.0) / np.sqrt(squares / np.float32(columns) + eps)
@@ -197,7 +199,10 @@ def _rms_inverse(x, columns, eps):
 
 @njit
 def _scaled(x, weight, columns, factor, y):
-    for i in range(0, columns, 8):
+    whole = columns // 16 * 16
+    for i in range(0, whole, 16):
+        store(y + i * 4, load_f32x16(x + i * 4) * splat16(factor) * load_f32x16(weight + i * 4))
+    for i in range(whole, columns, 8):
         store(y + i * 4, load_f32x8(x + i * 4) * splat(factor) * load_f32x8(weight + i * 4))
 
 
@@ -260,12 +265,12 @@ def norm_add(args, step, unit, scratch):
 # Gated activations
 
 
-@micro(f32x8, returns=f32x8)
+@micro(floats, returns=same)
 def _silu(x: V) -> V:
     return x / (exp(0.0 - x) + 1.0)
 
 
-@micro(f32x8, returns=f32x8)
+@micro(floats, returns=same)
 def _gelu_tanh(x: V) -> V:
     """(1 + tanh u) / 2 is 1 / (1 + e^-2u), which loses nothing where tanh u is near -1."""
     inner = (x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)
@@ -279,7 +284,10 @@ def _gated(activation):
         tiles: where row number `row` goes quantised, or 0"""
         stop = min(first + GLU_COLUMNS, columns)
         up = gate + columns * 4
-        for i in range(first, stop, 8):
+        whole = first + (stop - first) // 16 * 16
+        for i in range(first, whole, 16):
+            store(y + i * 4, activation(load_f32x16(gate + i * 4)) * load_f32x16(up + i * 4))
+        for i in range(whole, stop, 8):
             store(y + i * 4, activation(load_f32x8(gate + i * 4)) * load_f32x8(up + i * 4))
         if tiles != 0:
             quantise_row(y, row, first, stop, columns // BLOCK, tiles)
@@ -319,10 +327,10 @@ GLUS = {name: _glu(name) for name in GATED}
 @njit
 def _rotate(x, cos, sin, half):
     """(x[i], x[i + half]) turn by the angle of column i."""
-    whole = half // 8 * 8
-    for i in range(0, whole, 8):
-        a, b = load_f32x8(x + i * 4), load_f32x8(x + (i + half) * 4)
-        c, s = load_f32x8(cos + i * 4), load_f32x8(sin + i * 4)
+    whole = half // 16 * 16
+    for i in range(0, whole, 16):
+        a, b = load_f32x16(x + i * 4), load_f32x16(x + (i + half) * 4)
+        c, s = load_f32x16(cos + i * 4), load_f32x16(sin + i * 4)
         store(x + i * 4, a * c - b * s)
         store(x + (i + half) * 4, b * c + a * s)
     for i in range(whole, half):
