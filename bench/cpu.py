@@ -9,7 +9,6 @@ from imp.cpu.ops import Recorder
 from imp.cpu.pack import Arena
 from imp.cpu.program import STEP_TOKENS, build
 from imp.cpu.threads import Threads
-from imp.cpu.variants import lanes
 from imp.model.ops import Linear, StepLimits
 from tests.cpu.harness import weight
 
@@ -26,8 +25,8 @@ class Product:
         self.threads, self.tokens = threads, tokens
         matrix = weight(name, outputs, inputs, np.random.default_rng(1))
         self.weight_bytes, self.multiply_adds = matrix.data.nbytes, outputs * inputs * tokens
-        limits, wide = StepLimits(tokens, 1, 1, tokens, 1), lanes(kernels.variant)
-        recorder = Recorder(limits, threads.count, [], np.zeros((1, 1), np.float32), lanes=wide)
+        limits, kind = StepLimits(tokens, 1, 1, tokens, 1), kernels.variant
+        recorder = Recorder(limits, threads.count, [], np.zeros((1, 1), np.float32), kind=kind)
         recorder.ops.clear()  # no attention here
         given = recorder._floats(inputs, "given")
         result = recorder.linear(given, Linear((matrix,)))

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 from ..model.buffers import Buffer
 from ..model.ops import Attention, StepLimits
 from .attention_chunks import merge
-from .attention_floats import ATTENDS
-from .attention_micro import WIDE
+from .attention_floats import FLOATS
+from .attention_floats import scratch_bytes as floats_scratch
 from .attention_plan import CHUNK, DECODE_QUERIES, ITEM, MERGE, PARTIALS, TILE, plan
+from .attention_tiles import TILED
+from .attention_tiles import scratch_bytes as tiles_scratch
 from .kept import Kept
 from .program import SCRATCH_BYTES, Op
 
@@ -38,10 +40,11 @@ class AttentionWork:
     merges: Buffer
     partials: int  # chunk sums there is room for
     tokens: int
+    kind: str  # of the code (variants.py)
     choice: Choice | None = None  # which positions choose their blocks; None: none does
 
     @classmethod
-    def sized(cls, limits: StepLimits, choice: Choice | None = None) -> AttentionWork:
+    def sized(cls, limits: StepLimits, kind: str, choice: Choice | None = None) -> AttentionWork:
         chunks = -(-limits.context // CHUNK)
         partials = min(PARTIALS, limits.rows * DECODE_QUERIES * chunks)
         return cls(
@@ -49,6 +52,7 @@ class AttentionWork:
             merges=Buffer(partials * MERGE, "attention merges"),
             partials=partials,
             tokens=limits.tokens,
+            kind=kind,
             choice=choice,
         )
 
@@ -66,9 +70,11 @@ class AttentionWork:
         """The ops of one layer and what they make, [T, H*d]. `cache` is (the address of) the layer's part of the KV
         cache, kept like this, `block_bytes` the distance of its blocks. Queries are turned where keys are."""
         a = attention
-        rows = -(-TILE * (a.heads // a.kv_heads) // WIDE) * WIDE
+        tiled = self.kind == "amx" and kept in TILED
+        attend, scratch_bytes = (TILED[kept], tiles_scratch) if tiled else (FLOATS[kept], floats_scratch)
+        needed = scratch_bytes(TILE * a.heads // a.kv_heads, a.head_dim)
         assert a.head_dim % 8 == 0, "head_dim is a multiple of 8"
-        assert rows * (12 * a.head_dim + 108) + 128 * a.head_dim <= SCRATCH_BYTES, "a tile's sums fit the scratch"
+        assert needed <= SCRATCH_BYTES, "a tile's sums fit the scratch"
         out = Buffer(self.tokens * a.heads * a.head_dim * 4, "attended")
         partials = Buffer(self.partials * a.heads * (a.head_dim + 8) * 4, "attention partials")
         # scores are in units of log2; tanh wants them in units of the cap
@@ -87,6 +93,6 @@ class AttentionWork:
         then = (q, out, self.merges, partials, cache, block_bytes, *shape)
         return [
             *ops,
-            Op(ATTENDS[kept], first, reads=(q, self.items, *chosen), writes=(out, partials)),
+            Op(attend, first, reads=(q, self.items, *chosen), writes=(out, partials)),
             Op(merge, then, reads=(self.merges, partials), writes=(out,)),
         ], out

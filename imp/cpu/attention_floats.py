@@ -153,4 +153,9 @@ def _attend(kept: Kept) -> Kernel:
     return attend
 
 
-ATTENDS = {kept: _attend(kept) for kept in KEPT.values()}
+FLOATS = {kept: _attend(kept) for kept in KEPT.values()}
+
+
+def scratch_bytes(rows: int, d: int) -> int:
+    """What a unit of so many rows needs of its thread's memory, at most."""
+    return -(-rows // WIDE) * WIDE * (12 * d + 108) + 128 * d

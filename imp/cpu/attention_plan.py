@@ -23,7 +23,7 @@ from .program import (
 from .simd import V, int32, int64, load_i32, micro, store, store_i32, word
 
 CHUNK = 512  # keys whose sums are closed together
-TILE = 16  # queries of a prompt that share a pass over the keys
+TILE = 32  # queries of a prompt that share a pass over the keys
 DECODE_QUERIES = 8  # rows of more are cut into tiles
 PARTIALS = 1024  # chunk sums that may pass through memory in a step, per query position
 

@@ -23,9 +23,12 @@ from .simd import (
     f32x8,
     int64,
     load_bf16x8,
+    load_bf16x16,
     load_f16x8,
+    load_f16x16,
     load_f32,
     load_f32x8,
+    load_f32x16,
     loop,
     micro,
     shuffle,
@@ -47,6 +50,7 @@ class Element:
 
     size: int  # bytes
     load8: Micro  # address -> f32x8
+    load16: Micro  # address -> f32x16
     store: Micro  # (address, float32)
     store8: Micro  # (address, f32x8)
 
@@ -55,9 +59,9 @@ class Element:
         return self.load8(address + index * self.size)
 
 
-HALF = Element(2, load_f16x8, store_f16, store_f16x8)
-BRAIN = Element(2, load_bf16x8, store_bf16, store_bf16x8)
-FLOAT = Element(4, load_f32x8, store_f32, store)
+HALF = Element(2, load_f16x8, load_f16x16, store_f16, store_f16x8)
+BRAIN = Element(2, load_bf16x8, load_bf16x16, store_bf16, store_bf16x8)
+FLOAT = Element(4, load_f32x8, load_f32x16, store_f32, store)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

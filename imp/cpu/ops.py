@@ -61,7 +61,7 @@ from .program import (
 from .sample import Sampler
 from .simd import detect
 from .threads import Threads
-from .variants import NARROW, lanes
+from .variants import lanes
 
 ROPE_SAMPLE = 16  # positions
 ASIDE, ASIDE_ROWS = 64, 8  # positions and sequences of what is computed aside: enough for full speed
@@ -110,12 +110,12 @@ class Recorder:
         sites: Sites | None = None,
         beside: Recorder | None = None,
         sparse: Sparse = ALL,
-        lanes: int = NARROW,
+        kind: str = "portable",
     ) -> None:
         """hidden: float32 [tokens of a step, n]: where wanted hidden states go, n columns rounded up to whole vectors.
         None: the program keeps none. sites: where adapters add; None: nowhere. beside: has recorded the same model,
-        whose weights there are only once. lanes: floats in a vector of the kernels."""
-        self.lanes = lanes
+        whose weights there are only once. kind: of the code that will run it (variants.py)."""
+        self.lanes = lanes(kind)
         self.limits, self.threads = limits, threads
         self.planes = planes  # of each layer: address of its KV cache, bytes of a block in it
         self.kept = kept  # how keys and values are
@@ -125,7 +125,7 @@ class Recorder:
         self.logits_out, self.hidden_out, self.sites = logits, hidden, sites
         self.ops: list[Op] = []
         self.weights: dict[Weight, Packed] = {} if beside is None else beside.weights
-        self.work = AttentionWork.sized(limits, Choice.sized(sparse, limits) if sparse.top else None)
+        self.work = AttentionWork.sized(limits, kind, Choice.sized(sparse, limits) if sparse.top else None)
         self._append(self.work.planned())
 
     # -- Ops -------------------------------------------------------------------------------------
@@ -375,19 +375,19 @@ class CpuBackend:
         self._hidden = np.zeros((limits.tokens, row_bytes(model.hidden) // 4), np.float32)
         self._columns, self._pooled = model.hidden, 0
         planes, self._blocks = self._planes(model, limits, kept)
-        own, wide = self.sparse, lanes(self.features)
-        recorder = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden, sparse=own, lanes=wide)
+        own, kind = self.sparse, self.features
+        recorder = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden, sparse=own, kind=kind)
         model.forward(recorder)
         sites = Sites(layout_for(model), limits.tokens, self.thread_count)
         adding = Recorder(
-            limits, self.thread_count, planes, self._logits, kept, self._hidden, sites, recorder, own, wide
+            limits, self.thread_count, planes, self._logits, kept, self._hidden, sites, recorder, own, kind
         )
         model.forward(adding)
         few = replace(limits, tokens=min(ASIDE, limits.tokens), rows=min(ASIDE_ROWS, limits.rows), logit_rows=0)
         few_hidden = np.zeros((few.tokens, self._hidden.shape[1]), np.float32)
         few_sites = Sites(sites.layout, few.tokens, self.thread_count)
         seconds = [
-            Recorder(few, self.thread_count, planes, self._logits, kept, few_hidden, each, recorder, own, wide)
+            Recorder(few, self.thread_count, planes, self._logits, kept, few_hidden, each, recorder, own, kind)
             for each in (None, few_sites)
         ]
         for second in seconds:

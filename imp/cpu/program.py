@@ -58,7 +58,7 @@ STEP_OUTPUTS = 24  # int32* [B]; 0: not said
 STEP_SPARSE_COUNT, STEP_SCORE_COUNT = 25, 26  # attention_plan.py's: positions that choose, and chunks that are scored
 STEP_WORDS = 32
 
-SCRATCH_BYTES = 1 << 20
+SCRATCH_BYTES = 2 << 20
 LANES = 8  # rows of floats are whole vectors
 
 Body = Callable[..., Any]

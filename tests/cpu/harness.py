@@ -22,7 +22,6 @@ from imp.cpu.program import (
     build,
 )
 from imp.cpu.threads import Threads
-from imp.cpu.variants import lanes
 from imp.model.buffers import Buffer
 from imp.model.inputs import StepInputs
 from imp.model.ops import StepLimits
@@ -95,7 +94,7 @@ class Workbench:
         out = np.zeros((tokens, 1), np.float32) if logits is None else logits
         limits = StepLimits(tokens, 1, len(out), tokens, 1)
         planes = [] if cache is None else [(cache.ctypes.data, cache[0].nbytes)]
-        recorder = Recorder(limits, self.threads.count, planes, out, lanes=lanes(self.kernels.variant))
+        recorder = Recorder(limits, self.threads.count, planes, out, kind=self.kernels.variant)
         recorder.ops.clear()  # no attention here
         sources = [recorder._floats(x.shape[1], "given") for x in given]
         result = record(recorder, *sources)

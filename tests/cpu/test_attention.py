@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +24,8 @@ from imp.cpu.program import (
     Buffer,
     build,
 )
-from imp.cpu.simd import detect
 from imp.cpu.threads import Threads
+from imp.cpu.variants import detect, variants
 from imp.model import arch
 from imp.model.kv import turned
 from imp.model.ops import Attention, StepLimits
@@ -35,9 +36,12 @@ from tests.model.test_arch import checkpoint
 BLOCK = 16
 
 
-@pytest.fixture(scope="module")
-def kernels(kernel_folder: Path) -> CompiledKernels:
-    return CompiledKernels(kernel_folder, detect())
+KINDS = [detect(), *[kind for kind in variants() if kind == "avx512" != detect()]]  # with tiles, and without
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kernels(request: pytest.FixtureRequest, kernel_folder: Path) -> CompiledKernels:
+    return CompiledKernels(kernel_folder, request.param)
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one thread", "two threads"])
@@ -97,9 +101,9 @@ def run(
     """One step of these rows; `queries` holds [positions, H*d] of each sequence. [T, H*d]"""
     tokens = sum(count for _, _, count in rows)
     limits = StepLimits(tokens, len(rows), 1, max(len(q) for q in queries), len(cache.memory))
-    work = AttentionWork.sized(limits)
+    work = AttentionWork.sized(limits, kernels.variant)
     if partials is not None:
-        work = AttentionWork(work.items, work.merges, partials, work.tokens)
+        work = replace(work, partials=partials)
     q = Buffer(tokens * a.heads * a.head_dim * 4, "q")
     ops, out = work.attended(q, a, cache.memory, cache.block_bytes, cache.kept)
     ops = [work.planned(), *ops]
