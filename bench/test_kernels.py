@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.cpu import Product
+from bench.cpu import Attended, Product
 from bench.model import load_tokenizer
 from imp import settings
 from imp.cpu.cache import CompiledKernels
 from imp.cpu.sample import Sampler
 from imp.cpu.simd import detect
 from imp.cpu.threads import Threads
+from imp.model.ops import Attention
 from imp.model.plan import MaskBits, plan_step
 from imp.types import Batch, Request, Row, Sampling, Sequence
 from imp.weights.checkpoint import open_checkpoint
@@ -58,6 +59,24 @@ def test_matrix_of_floats_by_many_tokens(benchmark, kernels, workers, figures, m
     benchmark.pedantic(product.run, rounds=10, warmup_rounds=2)
     rate = product.multiply_adds / benchmark.stats.stats.min / 1e9
     figures.note(benchmark, "F16 x 256 tokens", rate, "GMAC/s", "float32 rate", multiply_adds.now() / 1e9)
+
+
+SHAPES = {
+    "SmolLM2 135M": Attention(0, 9, 3, 64, 64**-0.5, None, None, None),
+    "Gemma 3 270M": Attention(0, 4, 1, 256, 256**-0.5, None, None, None),
+    "Llama 3 8B": Attention(0, 32, 8, 128, 128**-0.5, None, None, None),
+}
+WHAT = {"64 of a prompt": (64, 1), "512 of a prompt": (512, 1), "one of 1": (1, 1), "one of each of 8": (1, 8)}
+
+
+@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize("model", SHAPES)
+def test_attention_at_2048(benchmark, kernels, workers, figures, multiply_adds, model, what):
+    tokens, rows = WHAT[what]
+    attended = Attended(kernels, workers, SHAPES[model], tokens=tokens, context=2048, rows=rows)
+    benchmark.pedantic(attended.run, rounds=10, warmup_rounds=2)
+    rate = attended.multiply_adds / benchmark.stats.stats.min / 1e9
+    figures.note(benchmark, f"attention, {model}, {what}", rate, "GMAC/s", "float32 rate", multiply_adds.now() / 1e9)
 
 
 WAYS = {

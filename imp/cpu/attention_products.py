@@ -1,8 +1,8 @@
 """Micro-kernels of attention in products of tiles (AMX), over groups of 64 keys: factors, scores, softmax, values.
 
-A float is the sum of two bfloat16, but for 2^-17 of it: the nearest one, and the one nearest to what is left; a half is
-that exactly. Of the four products of two such sums the three largest are made, so what is missing is 2^-17 of a term:
-a thirtieth of what keeping keys and values in halves has cost. Products are added up in float32. In which order is the
+A float is the sum of two bfloat16, but for 2^-16 of it: the nearest one, and the one nearest to what is left; a half is
+that exactly. Of the four products of two such sums the three largest are made, so what is missing is 2^-16 of a term,
+a thirtieth of what keeping keys and values in halves may cost. Products are added up in float32. In which order is the
 machine's own; it is the same for every row of a tile, whatever is in the others, so a query's sums are the same bits
 whoever shares the tile with it.
 
@@ -13,13 +13,14 @@ A factor has 32 numbers a step, in pairs: number j of 16 with number j + 16 of t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
 from .attention_chunks import EXP2, NOTHING, scale_to
 from .emit import Emission
-from .kept import BLOCK, Element
+from .kept import BLOCK, FLOAT, Element
 from .simd import (
     F32,
     I16,
@@ -57,8 +58,7 @@ STEP = 32  # numbers that one product adds up
 GROUP = 64  # keys between two looks at the largest score
 PARTS = 2  # bfloat16 of a float
 SLACK = 8.0  # how far scores may be above what they are taken relative to, before that moves
-SCORE_ROW = GROUP * 4  # bytes
-WEIGHT_BLOCK = GROUP // STEP * PARTS * TILE_BYTES  # bytes of the weights of 16 rows
+SCORE_ROW = GROUP * 4  # bytes of a row's scores; then of its weights, the parts of a step side by side
 
 
 def products_of(parts: int) -> tuple[tuple[int, int], ...]:
@@ -74,12 +74,23 @@ def _upper(x: V) -> V:
     return (bits(x, i32x16.ir) + 0x8000) & -0x10000
 
 
-def _paired(a: V, b: V, parts: int) -> list[V]:
-    """The parts of floats a and b as pairs of bfloat16, the largest first."""
+def _upper_halves(a: V, b: V) -> V:
+    """Of int32 lanes: the upper half of a's becomes the lower one of each lane, that of b's stays."""
+    words = ir.VectorType(I16, 32)
+    order = [odd + 32 * right for odd in range(1, 32, 2) for right in (0, 1)]
+    mixed = Emission.builder.shuffle_vector(
+        bits(a, words).ir, bits(b, words).ir, ir.Constant(ir.VectorType(ir.IntType(32), 32), order)
+    )
+    return bits(V(mixed), i32x16.ir)
+
+
+def _paired(a: V, b: V, parts: int, bits_left: bool = True) -> list[V]:
+    """The parts of floats a and b as pairs of bfloat16, the largest first. bits_left: whether the last is rounded."""
     found = []
-    for _ in range(parts):
-        upper = _upper(a), _upper(b)
-        found.append((upper[0] >> 16) | upper[1])
+    for part in range(parts):
+        rounds = bits_left or part < parts - 1
+        upper = (_upper(a), _upper(b)) if rounds else (bits(a, i32x16.ir), bits(b, i32x16.ir))
+        found.append(_upper_halves(*upper))
         a, b = (x - bits(u, f32x16.ir) for x, u in zip((a, b), upper, strict=True))
     return found
 
@@ -108,7 +119,7 @@ def pair_keys_of(element: Element, parts: int, ahead: int) -> Micro:
     row = BLOCK * element.size
 
     def put(a: V, b: V, out: V, s: V, j: Any) -> None:
-        for part, pair in enumerate(_paired(element.load16(a), element.load16(b), parts)):
+        for part, pair in enumerate(_paired(element.load16(a), element.load16(b), parts, element is FLOAT)):
             store(out + s * (parts * TILE_BYTES // STEP) + (j * LINE + part * TILE_BYTES), pair)
 
     @micro(int64, int64, int64, int64, int64)
@@ -140,11 +151,11 @@ def pair_values_of(element: Element, parts: int) -> Micro:
             b = _address(j < keys_b, vb + j * d * element.size, nothing)
             for c in loop(0, d - 15, 16):
                 x, y = element.load16(a + c * element.size), element.load16(b + c * element.size)
-                for part, pair in enumerate(_paired(x, y, parts)):
+                for part, pair in enumerate(_paired(x, y, parts, element is FLOAT)):
                     store(out + (c * (parts * TILE_BYTES // 16) + j * LINE) + part * TILE_BYTES, pair)
             with when((d & 15) > 0):
                 x, y = (_widened(element.load8(v + (d - 8) * element.size)) for v in (a, b))
-                for part, pair in enumerate(_paired(x, y, parts)):
+                for part, pair in enumerate(_paired(x, y, parts, element is FLOAT)):
                     store(out + ((d & -16) * (parts * TILE_BYTES // 16) + j * LINE) + part * TILE_BYTES, pair)
 
     return pair_values
@@ -160,42 +171,59 @@ def _widened(v: V) -> V:
 # -- products
 
 
-class _Factors:
-    """Two left and two right factors, read when a product needs another part than the one before."""
+@dataclass(frozen=True, slots=True)
+class _Lie:
+    """How the rows of a factor lie, and its parts."""
 
-    def __init__(self, left: list[V], right: list[V]) -> None:
-        self.left, self.right = left, right
-        self._now: list[int | None] = [None, None]
+    row: int  # bytes from one to the next
+    part: int
 
-    def multiply(self, left_part: int, right_part: int) -> None:
-        """Sums 2 r + c take in left r times right c."""
-        for side, (first, addresses, part) in enumerate(((4, self.left, left_part), (6, self.right, right_part))):
-            if self._now[side] != part:
+
+WHOLE = _Lie(LINE, TILE_BYTES)
+AS_SCORES = _Lie(SCORE_ROW, LINE)
+
+
+def _multiply(left: list[V], right: list[V], parts: int, lie: _Lie) -> None:
+    """Sums number len(right) r + c take in left r times right c, addresses of the first parts of factors. lie: of left
+    ones.
+
+    Of one left factor both parts are held, and many right ones pass by; of two, either part in turn."""
+    if len(left) == 1:
+        for part in range(PARTS):
+            load_tile(4 + part, left[0] + part * lie.part, lie.row)
+        for right_part in range(parts):
+            for c, address in enumerate(right):
+                load_tile(6 + c % 2, address + right_part * TILE_BYTES, LINE)
+                for left_part, other in products_of(parts):
+                    if other == right_part:
+                        add_products_bf16(c, 4 + left_part, 6 + c % 2)
+        return
+    now: list[int | None] = [None, None]
+    for pair in products_of(parts):
+        for side, (addresses, part, way) in enumerate(zip((left, right), pair, (lie, WHOLE), strict=True)):
+            if now[side] != part:
                 for i, address in enumerate(addresses):
-                    load_tile(first + i, address + part * TILE_BYTES, LINE)
-            self._now[side] = part
-        for r in range(len(self.left)):
-            for c in range(len(self.right)):
-                add_products_bf16(2 * r + c, 4 + r, 6 + c)
+                    load_tile(4 + 2 * side + i, address + part * way.part, way.row)
+            now[side] = part
+        for r in range(len(left)):
+            for c in range(len(right)):
+                add_products_bf16(len(right) * r + c, 4 + r, 6 + c)
 
 
-def scores_of(blocks: int, parts: int) -> Micro:
-    """Scores of `blocks` times 16 rows and 32 keys, in rows of SCORE_ROW bytes."""
+def scores_of(blocks: int, width: int, parts: int) -> Micro:
+    """Scores of `blocks` times 16 rows and `width` times 16 keys, in rows of SCORE_ROW bytes."""
 
     @micro(int64, int64, int64, int64)
     def scores(q: V, k: V, dims: V, out: V) -> None:
-        for r in range(blocks):
-            for c in range(2):
-                clear_tile(2 * r + c)
+        for tile in range(blocks * width):
+            clear_tile(tile)
         for s in loop(0, dims, STEP):
             left = [q + (dims * r + s) * (PARTS * TILE_BYTES // STEP) for r in range(blocks)]
-            right = [k + (dims * c + s) * (parts * TILE_BYTES // STEP) for c in range(2)]
-            factors = _Factors(left, right)
-            for pair in products_of(parts):
-                factors.multiply(*pair)
+            right = [k + (dims * c + s) * (parts * TILE_BYTES // STEP) for c in range(width)]
+            _multiply(left, right, parts, WHOLE)
         for r in range(blocks):
-            for c in range(2):
-                store_tile(2 * r + c, out + (r * ROWS * SCORE_ROW + c * LINE), SCORE_ROW)
+            for c in range(width):
+                store_tile(width * r + c, out + (r * ROWS * SCORE_ROW + c * LINE), SCORE_ROW)
 
     return scores
 
@@ -206,16 +234,14 @@ def values_of(blocks: int, width: int, parts: int) -> Micro:
 
     @micro(int64, int64, int64, int64, int64)
     def values(weights: V, v: V, steps: V, columns: V, o: V) -> None:
-        places = [(2 * r + c, o + columns * (r * ROWS * 4) + c * LINE) for r in range(blocks) for c in range(width)]
-        for tile, place in places:
+        places = [o + columns * (r * ROWS * 4) + c * LINE for r in range(blocks) for c in range(width)]
+        for tile, place in enumerate(places):
             load_tile(tile, place, columns * 4)
         for s in loop(steps):
-            left = [weights + s * (PARTS * TILE_BYTES) + r * WEIGHT_BLOCK for r in range(blocks)]
+            left = [weights + s * (PARTS * LINE) + r * (ROWS * SCORE_ROW) for r in range(blocks)]
             right = [v + s * columns * (parts * TILE_BYTES // 16) + c * (parts * TILE_BYTES) for c in range(width)]
-            factors = _Factors(left, right)
-            for pair in products_of(parts):
-                factors.multiply(*pair)
-        for tile, place in places:
+            _multiply(left, right, parts, AS_SCORES)
+        for tile, place in enumerate(places):
             store_tile(tile, place, columns * 4)
 
     return values
@@ -255,10 +281,10 @@ def hide_keys(scores: V, first: V, after: V, blocks: V) -> None:
         store(at, select(seen, load_f32x16(at), constant(NOTHING, f32x16.ir)))
 
 
-@micro(int64, int64, int64, int64, int64, int64)
-def weigh(scores: V, weights: V, m: V, l: V, o: V, columns: V) -> None:
-    """One row, one group: its scores become weights 2^(score - m), a row of the left factor of values; m, l [16] (a sum
-    per lane) and o [columns] follow."""
+@micro(int64, int64, int64, int64, int64)
+def weigh(scores: V, m: V, l: V, o: V, columns: V) -> None:
+    """One row, one group: its scores become weights 2^(score - m), in their place, a row of the left factor of values.
+    m, l [16] (a sum per lane) and o [columns] follow."""
     given = [load_f32x16(scores + i * 4) for i in range(0, GROUP, 16)]
     before = load(m, F32)
     top = largest(maximum(maximum(given[0], given[1]), maximum(given[2], given[3])))
@@ -273,14 +299,14 @@ def weigh(scores: V, weights: V, m: V, l: V, o: V, columns: V) -> None:
     store(l, load_f32x16(l) + ((found[0] + found[1]) + (found[2] + found[3])))
     for s in range(GROUP // STEP):
         for part, pair in enumerate(_paired(found[2 * s], found[2 * s + 1], PARTS)):
-            store(weights + (s * PARTS + part) * TILE_BYTES, pair)
+            store(scores + (s * PARTS + part) * LINE, pair)
 
 
 @micro(int64)
-def weigh_nothing(weights: V) -> None:
+def weigh_nothing(scores: V) -> None:
     """The weights of a row that sees no key of the group."""
     for i in range(GROUP // STEP * PARTS):
-        store(weights + i * TILE_BYTES, zeros(f32x16))
+        store(scores + i * LINE, zeros(f32x16))
 
 
 @micro(int64, returns=float32)

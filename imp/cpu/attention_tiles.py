@@ -17,7 +17,6 @@ from .attention_products import (
     SCORE_ROW,
     STEP,
     TILE_BYTES,
-    WEIGHT_BLOCK,
     cap_group,
     hide_keys,
     pair_keys_of,
@@ -40,16 +39,22 @@ PASS = 2 * ROWS  # rows that get their scores, weights and values before the nex
 
 
 @helper
-def _weigh_rows(scores, weights, m, l, o, columns, begin, end, first, after, blocks):
+def _weigh_rows(scores, m, l, o, columns, rows):
+    """Rows that see all keys of a group."""
+    for r in range(rows):
+        weigh(scores + r * SCORE_ROW, m + r * 4, l + r * LINE, o + r * columns * 4, columns)
+
+
+@helper
+def _weigh_some(scores, m, l, o, columns, begin, end, first, after, blocks):
     """Rows begin..end of a pass, of one query, that sees keys first..after of a group's blocks."""
     for r in range(begin, end):
-        row = weights + r // ROWS * WEIGHT_BLOCK + r % ROWS * LINE
+        row = scores + r * SCORE_ROW
         if after <= 0 or first >= GROUP:
             weigh_nothing(row)
             continue
-        if first > 0 or after < GROUP or blocks + 1 != 1 << BLOCKS:
-            hide_keys(scores + r * SCORE_ROW, first, after, blocks)
-        weigh(scores + r * SCORE_ROW, row, m + r * 4, l + r * LINE, o + r * columns * 4, columns)
+        hide_keys(row, first, after, blocks)
+        weigh(row, m + r * 4, l + r * LINE, o + r * columns * 4, columns)
 
 
 def _attend(kept: Kept) -> Kernel:
@@ -59,8 +64,8 @@ def _attend(kept: Kept) -> Kernel:
     pair_values = pair_values_of(element, parts)
     size, key_tiles, value_tiles = element.size, parts * TILE_BYTES // STEP, parts * TILE_BYTES // 16
     query_bytes = PARTS * TILE_BYTES // STEP  # of 16 rows, for each dimension
-    scores1, scores2 = scores_of(1, parts), scores_of(2, parts)
-    values11, values12 = values_of(1, 1, parts), values_of(1, 2, parts)
+    scores1, scores2 = scores_of(1, BLOCKS, parts), scores_of(2, 2, parts)
+    values11, values14 = values_of(1, 1, parts), values_of(1, 4, parts)
     values21, values22 = values_of(2, 1, parts), values_of(2, 2, parts)
 
     @kernel(attend_units, name=f"attention.attend_tiles_{kept.name}")
@@ -83,8 +88,7 @@ def _attend(kept: Kept) -> Kernel:
         o = q + padded // ROWS * dims * query_bytes
         sums = o + padded * columns * 4
         scores = sums + padded * columns * 4
-        weights = scores + PASS * SCORE_ROW
-        l = weights + PASS // ROWS * WEIGHT_BLOCK
+        l = scores + PASS * SCORE_ROW
         k = l + padded * LINE
         v = k + BLOCKS * dims * key_tiles
         m = v + GROUP // STEP * columns * value_tiles
@@ -151,32 +155,40 @@ def _attend(kept: Kept) -> Kernel:
                 for r in range(begin, stop, PASS):
                     both = r + ROWS < padded
                     factor, sum = q + r // ROWS * dims * query_bytes, o + r * columns * 4
-                    for s in range(steps):
-                        if both:
+                    if both:
+                        for s in range(steps):
                             scores2(factor, k + s * 2 * dims * key_tiles, dims, scores + s * 2 * LINE)
-                        else:
-                            scores1(factor, k + s * 2 * dims * key_tiles, dims, scores + s * 2 * LINE)
+                    else:
+                        scores1(factor, k, dims, scores)
                     there = min(PASS, rows - r)
                     if cap > 0:
                         for i in range(there):
                             cap_group(scores + i * SCORE_ROW, cap)
-                    for query in range(r // share, (r + there - 1) // share + 1):
-                        low, high = max(query * share - r, 0), min((query + 1) * share - r, there)
-                        seen = position + query + 1 - base
-                        hidden = seen - window if window > 0 else 0
-                        at_m, at_l = m + r * 4, l + r * LINE
-                        _weigh_rows(scores, weights, at_m, at_l, sum, columns, low, high, hidden, seen, blocks)
-                    for c in range(0, columns - 16, 32):
+                    at_m, at_l, at = m + r * 4, l + r * LINE, position - base
+                    earliest, latest = r // share, (r + there - 1) // share
+                    if (
+                        blocks == (1 << BLOCKS) - 1
+                        and at + earliest >= GROUP - 1
+                        and (window == 0 or at + latest < window)
+                    ):
+                        _weigh_rows(scores, at_m, at_l, sum, columns, there)
+                    else:
+                        for query in range(earliest, latest + 1):
+                            low, high = max(query * share - r, 0), min((query + 1) * share - r, there)
+                            seen = at + query + 1
+                            hidden = seen - window if window > 0 else 0
+                            _weigh_some(scores, at_m, at_l, sum, columns, low, high, hidden, seen, blocks)
+                    width = 32 if both else 64
+                    for c in range(0, columns - width + 1, width):
                         if both:
-                            values22(weights, v + c * value_tiles, steps, columns, sum + c * 4)
+                            values22(scores, v + c * value_tiles, steps, columns, sum + c * 4)
                         else:
-                            values12(weights, v + c * value_tiles, steps, columns, sum + c * 4)
-                    if columns % 32 != 0:
-                        c = columns - 16
+                            values14(scores, v + c * value_tiles, steps, columns, sum + c * 4)
+                    for c in range(columns // width * width, columns, 16):
                         if both:
-                            values21(weights, v + c * value_tiles, steps, columns, sum + c * 4)
+                            values21(scores, v + c * value_tiles, steps, columns, sum + c * 4)
                         else:
-                            values11(weights, v + c * value_tiles, steps, columns, sum + c * 4)
+                            values11(scores, v + c * value_tiles, steps, columns, sum + c * 4)
             for r in range(rows):
                 weight = whole_weight(l + r * LINE)
                 sum = o + r * columns * 4
@@ -202,4 +214,4 @@ TILED = {kept: _attend(kept) for kept in KEPT.values() if kept.element is not FL
 def scratch_bytes(rows: int, d: int) -> int:
     """What a unit of so many rows needs of its thread's memory, at most."""
     rows, dims = -(-rows // ROWS) * ROWS, -(-d // STEP) * STEP
-    return rows * (12 * dims + LINE + 12) + GROUP * (4 * dims + 4 * dims + 4 * d) + PASS * 2 * SCORE_ROW + 68 * dims
+    return rows * (12 * dims + LINE + 12) + GROUP * (4 * dims + 4 * dims + 4 * d) + PASS * SCORE_ROW + 68 * dims
