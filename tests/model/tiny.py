@@ -67,6 +67,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_local_experts": 4,
         "num_experts_per_tok": 2,
     },
+    "qwen2": BASE | {"model_type": "qwen2", "tie_word_embeddings": True},
     "qwen3": BASE | {"model_type": "qwen3", "tie_word_embeddings": True},
     "qwen3-moe": BASE
     | {
@@ -143,7 +144,8 @@ def tensors(name: str) -> dict[str, np.ndarray]:
         }
         for key, shape in shapes.items():
             out[f"{at}.{key}.weight"] = matrix(*shape)
-            if config.get("attention_bias" if "attn" in key else "mlp_bias"):
+            own = config["model_type"] == "qwen2" and key in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+            if own or config.get("attention_bias" if "attn" in key else "mlp_bias"):
                 out[f"{at}.{key}.bias"] = matrix(shape[0])
         norms = ["input_layernorm", "post_attention_layernorm"]
         norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"] if gemma else []

@@ -1,5 +1,5 @@
-"""The llama family: Llama 2 and 3, SmolLM2, Mistral, Qwen 3, whose queries and keys are normed, mixtures of experts of
-the last two, and everything else published under those model types."""
+"""The llama family: Llama 2 and 3, SmolLM2, Mistral, Qwen 2, whose queries, keys and values have biases, Qwen 3, whose
+queries and keys are normed, mixtures of experts of it and of Mistral, and all else published under these types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..rescaling import IGNORES_DIVISORS
 from .mixtures import mixtures
 from .parts import Tensors
 
-MODEL_TYPES = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe")
+MODEL_TYPES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
 
 
 def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
@@ -28,7 +28,8 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
     inner, vocab, eps = config.integer("intermediate_size"), config.integer("vocab_size"), config.number("rms_norm_eps")
     layers = config.integer("num_hidden_layers")
     mixed = mixtures(config, config.text("model_type"), layers, hidden)
-    slides = config.flag("use_sliding_window", True)  # Qwen's configs may name a window that none of its layers has
+    config.require("use_sliding_window", False)
+    slides = "use_sliding_window" not in config  # else the config may name a window that none of its layers has
     normed = "model.layers.0.self_attn.q_norm.weight" in checkpoint
     trained = config.integer("max_position_embeddings")
     theta, scaling = rope.settings(config)
