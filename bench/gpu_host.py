@@ -19,7 +19,9 @@ LAYERS, STEPS, CONTEXT = 32, 2000, 120
 def main() -> None:
     folder = Path(tempfile.gettempdir()) / "imp-gpu-host"
     fake.install(folder)
-    from bench.gpu import SMOKE, decoder, decoding  # the driver is looked for when they are imported
+    from bench.gpu import decoder  # the driver is looked for when they are imported
+    from bench.gpu_kernels import decoding
+    from bench.gpu_lines import SMOKE
     from imp.cuda.ops import CudaBackend
     from imp.model.ops import StepLimits
 

@@ -34,7 +34,7 @@ def test_every_section_is_measured(kernel_folder, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     lines = json.loads(out.read_text())
     assert all(line["value"] > 0 for line in lines)
-    assert len({line["section"] for line in lines}) == 6
+    assert len({line["section"] for line in lines}) == 8
     (right,) = (line for line in lines if line["section"].startswith("conformance"))
     assert right["value"] < 8
     (instructions,) = (line for line in lines if line["section"] == "single instructions")
