@@ -99,6 +99,11 @@ class Language:
         return run(self.dfa)
 
     @property
+    def size(self) -> int:
+        """Nodes that read a text of it, about."""
+        return len(self.dfa.rows) * sum(len(chars.ranges) for chars in self.dfa.classes)
+
+    @property
     def min_length(self) -> int | None:
         """Code points of the shortest text; None if there is none."""
         return self.dfa.fewest[0]

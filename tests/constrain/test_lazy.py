@@ -41,6 +41,7 @@ LATE = [
     {"type": "string", "pattern": "^(\\p{L}|\\p{N}){3,40}\\p{Lu}$", "minLength": 10},
     {"type": "object", "not": {"patternProperties": {"5$": {"type": "string"}}}, "propertyNames": {"pattern": "^[a-z]+[0-9]{1,40}$"}},
     {"type": "string", "pattern": "^(a|b)*a(a|b){11}$", "maxLength": 40},
+    {"type": "string", "minLength": 250, "maxLength": 255},
 ]
 
 

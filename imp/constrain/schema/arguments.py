@@ -106,7 +106,8 @@ class _Values:
         if not found and self._lowering.without_strings(formula) is None:
             reason = f"no value of a parameter can be written without {self.texts.marker or self.texts.end!r}"
             raise ConstraintError(Code.UNSATISFIABLE, "", reason)
-        if self._reachable.value(formula).size > LONG:
+        texts = sum([language.size for language, _, _ in found])  # larger than the schema's own: without the marker
+        if max(self._reachable.value(formula).size, texts) > LONG:
             self._nfa.lower(self._rule_of(formula))
             check_size(self._nfa)
 

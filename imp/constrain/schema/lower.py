@@ -117,9 +117,15 @@ class Lowering:
         for formula, value in list(self._reachable.existing()):
             if not self._texts.is_everything:
                 self._prepare_texts(value)
-            if value.size > LONG and (node := self.rule(formula)) in self._nfa.pending:
+            if self._size(value) > LONG and (node := self.rule(formula)) in self._nfa.pending:
                 self._nfa.lower(node)
                 check_size(self._nfa)
+
+    def _size(self, value: Value) -> int:
+        """Nodes its rule has, about, without those of the values in it."""
+        if self._texts.is_everything:
+            return value.size
+        return value.size + sum(self._writable(each).size for each in value.shape.strings if each.values is None)
 
     def _prepare_texts(self, value: Value) -> None:
         for strings in value.shape.strings:

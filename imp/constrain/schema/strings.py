@@ -69,12 +69,16 @@ class Strings:
         """Nodes that read them, about."""
         if self.values is not None:
             return sum(map(len, self.values))
-        return len(self.language.dfa.rows) * sum(len(chars.ranges) for chars in self.language.dfa.classes)
+        return self._counted().size
 
     def prepare(self) -> None:
         """Find out now whether its automaton is too large."""
-        if self.values is None and self.low and not self.language.is_everything:
-            self.language.at_least(self.low)
+        if self.values is None:
+            self._counted()
+
+    def _counted(self) -> Language:
+        """What an automaton is made of. Characters of any text are counted by a counter."""
+        return self.language if self.language.is_everything else self.language.at_least(self.low)
 
     def finite(self, limit: int) -> tuple[str, ...] | None:
         """All members if there are at most `limit` and they are known."""
