@@ -27,6 +27,10 @@ PLAIN = [variant(f"{name}.cu") for name in ("norm", "glu", "convert", "sample", 
 LINEAR = [variant("linear.cu", FMT=format, NT=tiles) for format in range(13) for tiles in (0, 1, 8)]
 WGMMA = [variant("linear_wgmma.cu", FMT=format) for format in (*range(1, 11), 12)]  # for sm_90a alone
 EXPERTS = [variant("linear_experts.cu", FMT=format, NT=tiles) for format in (0, 1, 6, 10) for tiles in (1, 8)]
+# the widths between; nested sums of Q4_K take most registers
+OTHER_TILES = [
+    variant(f"{name}.cu", FMT=format, NT=tiles) for name in ("linear", "linear_experts") for format in range(13) for tiles in (2, 4)
+]
 LORA = [variant("lora.cu", WIDE=wide) for wide in (0, 1)]
 REPACK = [variant("repack.cu", SRC=file) for file in range(10)]
 EMBED = [variant("embed.cu", FMT=format) for format in range(13)]
@@ -37,10 +41,11 @@ ATTEND = [
     for d in (64, 128, 256)
     for rows in (16, 32 if d > 128 else 64)
 ]
-ALL = [*PLAIN, *LORA, *REPACK, *EXPERTS, *LINEAR, *EMBED, *ROTATE, *ATTEND]
+ALL = [*PLAIN, *LORA, *REPACK, *EXPERTS, *OTHER_TILES, *LINEAR, *EMBED, *ROTATE, *ATTEND]
 # what `make test` looks at: every format, of heads one size, of sizes one format
 USUAL = [
-    *(source for source in ALL if source not in (*ROTATE, *ATTEND)),
+    *(source for source in ALL if source not in (*ROTATE, *ATTEND, *OTHER_TILES)),
+    *(source for source in OTHER_TILES if dict(source.defines) == {"FMT": 11, "NT": 4}),
     *(source for source in (*ROTATE, *ATTEND) if dict(source.defines)["D"] == 128 or dict(source.defines)["KV"] == 1),
 ]
 EVERYWHERE = [

@@ -18,7 +18,7 @@ constexpr bool GROUPED = false;
 #include "product.cuh"
 
 #if NT > 0
-KERNEL(128, NT < 8 ? 4 : ONE_BY_ONE ? 2 : 3)
+KERNEL(128, NT < (ONE_BY_ONE ? 4 : 8) ? 4 : ONE_BY_ONE && NT == 8 ? 2 : 3)
 linear(const uint4* codes, const u8* scales, const float* row_scales, const void* x, const float* xscale, const float* bias,
        float* y, const int* counts, int word, int rows, int columns, int ldx, int ldy, int add) {
     Product p = {codes, scales, row_scales, x, xscale, bias, y, counts[word], rows, columns, ldx, ldy, add, 0, false};

@@ -6,7 +6,7 @@ constexpr bool GROUPED = true;
 // codes, scales, row_scales, bias: of all experts, one behind the other: `expert_codes` vectors of 16 bytes, `expert_scales`
 // bytes, `expert_row_scales` floats, `rows` floats. x [.., ldx]: of tokens (gathered), or of rows of y. y [.., ldy] float32: rows without a source are
 // written, too. sources, tile_expert: experts.cu's, with align = 8 NT. grid (ceil(rows / 16), tiles), 128 threads
-KERNEL(128, NT < 8 ? 4 : 2) linear_experts(const uint4* codes, const u8* scales, const float* row_scales, const void* x,
+KERNEL(128, NT < (ONE_BY_ONE ? 4 : 8) ? 4 : NT < 8 ? 3 : 2) linear_experts(const uint4* codes, const u8* scales, const float* row_scales, const void* x,
                                            const float* xscale, const float* bias, float* y, const int* sources,
                                            const int* tile_expert, int rows, int columns, int ldx, int ldy, int gathered,
                                            long long expert_codes, long long expert_scales, long long expert_row_scales) {
