@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bench import experts as bench_experts
 from imp.cpu.ops import CpuBackend
 from imp.model import arch
 from imp.model.ops import Experts
@@ -144,3 +145,10 @@ def test_a_quantised_model_is_the_same_bits_however_its_prompt_is_cut(kernel_fol
         last = backend.run(step([(tokens[at : at + 1], at, range(4, 7))]))
     np.testing.assert_array_equal(last, whole)
     backend.close()
+
+
+def test_the_bench_measures_both(kernel_folder):
+    shape = bench_experts.Shape(hidden=64, inner=32, experts=4, chosen=2)
+    found = list(bench_experts.measured(shape, "F32", [1, 5], 2, kernel_folder))
+    assert [(form, count) for form, count, *_ in found] == [("F32", 1), ("F32", 5)]
+    assert all(dense > 0 and mixed > 0 for *_, dense, mixed in found)
