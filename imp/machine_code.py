@@ -13,7 +13,7 @@ import marshal
 import os
 import tempfile
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -29,6 +29,9 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
+
+# What a package was built with, for the machine it was built on: read where a folder has none, never written to
+PREBUILT = Path(__file__).parent / "prebuilt"
 
 Code = tuple[int, Any]  # the address, and what keeps it valid
 
@@ -55,14 +58,20 @@ class MachineCode:
 
     def has(self, name: str) -> bool:
         """Whether this code can be had without compiling it."""
-        return name in _code_in_process(self.variant) or (self.folder / name).exists()
+        return name in _code_in_process(self.variant) or self._kept(name) is not None
+
+    def _kept(self, name: str) -> bytes | None:
+        for folder in (self.folder, PREBUILT / self.folder.name):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                return (folder / name).read_bytes()
+        return None
 
     def _found(self, name: str) -> Code | None:
-        path = self.folder / name
-        try:
-            symbol, state = marshal.loads(path.read_bytes())
-        except FileNotFoundError:
+        kept = self._kept(name)
+        if kept is None:
             return None
+        try:
+            symbol, state = marshal.loads(kept)
         except (EOFError, ValueError, TypeError):  # damaged on disk: compile it again
             return None
         with global_compiler_lock:

@@ -126,6 +126,12 @@ buildPythonApplication {
     ${lib.optionalString (model != null) "export IMP_TEST_SMOLLM2=${model}"}
   '';
 
+  # The default model's kernels as machine code for the processor this is built on; any other one compiles its own.
+  postCheck = lib.optionalString (model != null) ''
+    IMP_CACHE_DIR=$TMPDIR/prebuilt $out/bin/imp-server --check --model ${model}
+    cp -r $TMPDIR/prebuilt/kernels $(dirname $out/lib/python*/site-packages/imp/machine_code.py)/prebuilt
+  '';
+
   pythonImportsCheck = [ "imp" ];
 
   passthru = {

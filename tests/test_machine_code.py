@@ -20,6 +20,7 @@ import ctypes, sys
 from contextlib import nullcontext
 from pathlib import Path
 from numba import njit, types
+from imp import machine_code
 from imp.machine_code import MachineCode
 
 def made(factor):
@@ -40,8 +41,9 @@ def made(factor):
     return body
 
 signature = types.int64(types.int64, types.int64)
+machine_code.PREBUILT = Path(sys.argv[2])
 code = MachineCode(Path(sys.argv[1]), [], "test", nullcontext)
-for factor in map(int, sys.argv[2:]):
+for factor in map(int, sys.argv[3:]):
     address = code.address(f"kernel{factor}", made(factor), signature)
     call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(address)
     judge = made(factor).__closure__[0].cell_contents.py_func
@@ -51,9 +53,9 @@ print(code.compiled)
 """
 
 
-def compiled(folder: Path, *factors: int) -> int:
+def compiled(folder: Path, *factors: int, prebuilt: Path = Path("none")) -> int:
     """A process uses these kernels; how many of them were not on disk."""
-    command = [sys.executable, "-c", PROCESS, str(folder), *map(str, factors)]
+    command = [sys.executable, "-c", PROCESS, str(folder), str(prebuilt), *map(str, factors)]
     return int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
 
 
@@ -90,3 +92,15 @@ def test_functions_that_a_kernel_calls_are_of_its_variant(tmp_path):
         address = code.address("same", body, types.int64(types.int64))
         found.append(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(100))
     assert found == [111, 121, 111]
+
+
+def test_what_came_with_the_package_is_not_compiled_nor_copied(tmp_path):
+    package, own = tmp_path / "package", tmp_path / "own"
+    assert compiled(package, 3, 5) == 2
+    prebuilt = package / "kernels"
+    assert compiled(own, 3, 5, prebuilt=prebuilt) == 0 and not own.exists()
+    assert compiled(own, 3, 7, prebuilt=prebuilt) == 1
+    assert [file.name for file in own.glob("kernels/*/*")] == ["kernel7"]
+    for file in prebuilt.glob("*/kernel5"):
+        file.write_bytes(b"damaged")
+    assert compiled(own, 5, prebuilt=prebuilt) == 1 and compiled(own, 5, prebuilt=prebuilt) == 0

@@ -17,6 +17,7 @@
   disabledTestMarks,
   makeWrapperArgs,
   preCheck,
+  postCheck,
   passthru,
   meta,
   ...
@@ -74,6 +75,7 @@ pkgs.runCommand "${pname}-${version}"
     ${python} -m pytest -p no:cacheprovider ${lib.escapeShellArgs enabledTestPaths} \
       ${lib.escapeShellArgs (map (p: "--ignore=${p}") disabledTestPaths)} \
       -m ${lib.escapeShellArg (lib.concatMapStringsSep " and " (m: "not ${m}") disabledTestMarks)}
+    ${postCheck}
   ''
 // {
   inherit pname version;
