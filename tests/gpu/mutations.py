@@ -325,8 +325,8 @@ def placed() -> None:
     experts.test_where_rows_go(40, 4, 32)
 
 
-def mixed() -> None:
-    experts.test_what_comes_of_them(BF16, 1)
+def mixed(format: int = BF16) -> Check:
+    return lambda: experts.test_what_comes_of_them(format, 1)
 
 
 REST = [
@@ -352,9 +352,12 @@ REST = [
     Mutation("experts.cu", "__popc(all & ((1u << lane) - 1))", "__popc(all & ((2u << lane) - 1))", placed),
     Mutation("experts.cu", "for (int i = row + lane; i < end; i += 32) sources[i] = -1;", "", placed),
     Mutation("experts.cu", "(sizes[e] + align - 1) / align;", "sizes[e] / align;", placed),
-    Mutation("experts.cu", "fmaf(weights[token * K + k], x", "fmaf(weights[k], x", mixed),
-    Mutation("linear_experts.cu", "codes + expert * expert_codes", "codes", mixed),
-    Mutation("linear_experts.cu", "if (expert < 0) return;", "", mixed),
+    Mutation("experts.cu", "fmaf(weights[token * K + k], x", "fmaf(weights[k], x", mixed()),
+    Mutation("linear_experts.cu", "codes + expert * expert_codes", "codes", mixed()),
+    Mutation("linear_experts.cu", "if (expert < 0) return;", "", mixed()),
+    Mutation("linear_experts.cu", "row_scales + expert * expert_row_scales", "row_scales", mixed(MXFP4)),
+    Mutation("experts.cu", "total[0] = end;", "total[0] = row;", placed),
+    Mutation("experts.cu", "(u32)MOST_EXPERTS), E - 1);", "(u32)MOST_EXPERTS), MOST_EXPERTS);", experts.test_scores_that_are_no_numbers_choose_experts_that_there_are),
 ]  # fmt: skip
 
 MUTATIONS = [*LINEAR, *REPACK, *ATTEND, *ROWS, *SAMPLE, *REST]
