@@ -392,7 +392,7 @@ def test_what_a_machine_runs_is_known_fastest_first(monkeypatch):
     assert variants.detect() == variants.variants()[0]
     avx2 = dict.fromkeys(("avx2", "fma", "f16c"), True)
     avx512 = avx2 | dict.fromkeys(("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni"), True)
-    amx = avx512 | {"amx-tile": True, "amx-int8": True}
+    amx = avx512 | {"amx-tile": True, "amx-int8": True, "amx-bf16": True}
     for features, granted, first in (
         ({}, True, "portable"),
         (avx2, True, "avx2"),
@@ -403,6 +403,7 @@ def test_what_a_machine_runs_is_known_fastest_first(monkeypatch):
         (avx512 | {"avx512bw": False}, True, "vnni"),
         (avx512, True, "avx512"),
         (avx512 | {"amx-int8": True}, True, "avx512"),
+        (amx | {"amx-bf16": False}, True, "avx512"),
         (amx, False, "avx512"),
         (amx | {"avx512bw": False}, True, "vnni"),
         (amx, True, "amx"),
