@@ -123,7 +123,7 @@ def _attend(kept: Kept) -> Kernel:
                         past = max(0, base + BLOCK - 1 + window - position) * share
                         stop = min(padded, (past + WIDE - 1) // WIDE * WIDE)
                     for r in range(begin, stop, WIDE):
-                        scores_wide(q + r * d * 4, k, d, scores + r * 64, k)
+                        scores_wide(q + r * d * 4, k, d, scores + r * 64)
                     if cap > 0:
                         for r in range(begin, stop):
                             cap_scores(scores + r * 64, cap)

@@ -7,6 +7,8 @@ any number of rows gives each of them the same bits.
 
 from __future__ import annotations
 
+from typing import Any
+
 from llvmlite import ir
 
 from .attention_chunks import NOTHING, clear, exp2
@@ -16,8 +18,10 @@ from .simd import (
     Micro,
     V,
     Var,
+    broadcast,
     broadcast_f32,
     f32x8,
+    f32x16,
     float32,
     fma,
     i32x8,
@@ -30,6 +34,7 @@ from .simd import (
     maximum,
     micro,
     prefetch,
+    runs,
     select,
     splat,
     splat_i32,
@@ -40,7 +45,7 @@ from .simd import (
 )
 
 LINE = 64  # bytes of a cache line
-WIDE = 6  # queries x heads of a register tile over floats
+WIDE = 12  # queries x heads of a register tile over floats
 NARROW = 4  # and over the cache
 
 
@@ -86,8 +91,47 @@ def _values(rows: int, element: Element, width: int) -> Micro:
     return values
 
 
-scores_wide = _scores(WIDE, FLOAT, ahead=0)
-values_wide = _values(WIDE, FLOAT, 2)
+def _shape() -> tuple[int, int, Any]:
+    """Of a tile over floats: rows at once, vectors that hold 16 numbers, and their type; as registers allow."""
+    return (WIDE, 1, f32x16) if runs("avx512") else (WIDE // 2, 2, f32x8)
+
+
+@micro(int64, int64, int64, int64)
+def scores_wide(q: V, k: V, d: V, out: V) -> None:
+    """As _scores of WIDE rows, over floats."""
+    rows, parts, kind = _shape()
+    for first in range(0, WIDE, rows):
+        sums = [[Var(zeros(kind)) for _ in range(parts)] for _ in range(rows)]
+        for i in loop(0, d, 4):
+            for j in range(4):
+                keys = [load(k + (i + j) * (BLOCK * 4) + part * kind.count * 4, kind.ir) for part in range(parts)]
+                for r, row in enumerate(sums):
+                    x = broadcast(load(q + ((i + j) * WIDE + (first + r)) * 4, F32), kind.count)
+                    for s, key in zip(row, keys, strict=True):
+                        s.set(fma(key, x, s))
+        for r, row in enumerate(sums):
+            for part, s in enumerate(row):
+                store(out + ((first + r) * 16 + part * kind.count) * 4, V(s.ir))
+
+
+@micro(int64, int64, int64, int64, int64)
+def values_wide(weights: V, v: V, d: V, keys: V, o: V) -> None:
+    """As _values of WIDE rows and 16 columns, over floats."""
+    rows, parts, kind = _shape()
+    for first in range(0, WIDE, rows):
+        places = [o + (d * (first + r) + part * kind.count) * 4 for r in range(rows) for part in range(parts)]
+        sums = [Var(load(place, kind.ir)) for place in places]
+        for j in loop(keys):
+            columns = [load(v + (j * d + part * kind.count) * 4, kind.ir) for part in range(parts)]
+            for r in range(rows):
+                weight = broadcast(load(weights + j * 4 + (first + r) * 64, F32), kind.count)
+                for part, column in enumerate(columns):
+                    s = sums[r * parts + part]
+                    s.set(fma(column, weight, s))
+        for place, s in zip(places, sums, strict=True):
+            store(place, V(s.ir))
+
+
 # the last 8 columns of a head dimension that is no multiple of 16
 rest_wide = _values(WIDE, FLOAT, 1)
 
