@@ -1,6 +1,6 @@
 """Whether this tree is as fast as it was: its speed over that of an earlier revision, case by case.
 
-    python -m bench.gate [--base REVISION] [--rounds 3]    (make bench-gate)
+    python -m bench.gate [--base REVISION] [--cases pp128,tg24] [--rounds 3]    (make bench-gate)
 
 Both revisions run at the same time, each in a process of its own that sleeps while the other one works, and take turns
 case by case, some tenths of a second each: whatever else the machine does meets both alike. Of a pair of processes the
@@ -27,7 +27,7 @@ from bench.lines import ROOT
 from bench.measure import load_average, machine, table
 from tests import realmodel
 
-BASE = "c1eb30442c98"
+BASE = "1888c1b21c25"
 CASES = (
     *("pp128", "tg24", "tg6x8@16", "tg8@512"),
     *("Q4_0*1", "Q8_0*1", "Q4_K*1", "Q4_0*64", "Q8_0*64", "Q4_K*64"),
@@ -156,6 +156,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="default: the server's default model")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="pairs of processes")
+    parser.add_argument("--cases", default=",".join(CASES), help="some of them")
     parser.add_argument("--same", action="store_true", help="measure even where imp/ is the same in both")
     chosen = parser.parse_args()
     if not known(chosen.base):
@@ -166,7 +167,7 @@ def main() -> int:
         return 0
     model = chosen.model or realmodel.smollm2()
     with tree_of(chosen.base) as base:
-        ratios = judged(lambda cases: measure_pair(base, model, chosen.threads, cases), CASES, chosen.rounds)
+        ratios = judged(lambda cases: measure_pair(base, model, chosen.threads, cases), chosen.cases.split(","), chosen.rounds)
     print(f"{machine()}; load average {load_average():.1f}\nspeed over that of {chosen.base}\n{report(ratios)}")
     if faster := [case for case, found in ratios.items() if statistics.median(found) > FASTER]:
         print(f"faster: {', '.join(faster)}; move BASE in bench/gate.py to keep it")
