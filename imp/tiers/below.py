@@ -32,7 +32,7 @@ from .shelf import BlockShelf
 log = logging.getLogger("imp.tiers")
 
 PORTION_BYTES = 1 << 20  # handed over at once, about
-AHEAD = 2  # portions that are taken in between two steps
+AHEAD = 1  # portions that are taken in between two steps: more is felt by those who decode
 COPIED_BYTES = 4 << 20  # at most, for the writer between two steps
 CLOSE_S = 10.0
 
