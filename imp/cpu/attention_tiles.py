@@ -92,6 +92,8 @@ def _attend(kept: Kept) -> Kernel:
         k = l + padded * LINE
         v = k + BLOCKS * dims * key_tiles
         m = v + GROUP // STEP * columns * value_tiles
+        if padded <= PASS:  # one pass: keys are done with before values come
+            v = k
         state = m + padded * 4
         spread_k = state + padded * 8
         spread_v = spread_k + d * BLOCK * 4
@@ -137,16 +139,6 @@ def _attend(kept: Kept) -> Kernel:
                         source = here if in_place else spread_k
                         pair_keys(source, d, nothing, k + block * dims * key_tiles, following)
                 steps = (count + 1) // 2
-                for s in range(steps):
-                    a, b = s * 2, s * 2 + 1
-                    keys_a = min(BLOCK, end - base - a * BLOCK) if blocks >> a & 1 != 0 else 0
-                    keys_b = min(BLOCK, end - base - b * BLOCK) if blocks >> b & 1 != 0 else 0
-                    at_a, at_b = spread_v + a * d * BLOCK * 4, spread_v + b * d * BLOCK * 4
-                    if in_place and keys_a > 0:
-                        at_a = cache + load_i32(places + a * 4) * block_bytes + d * BLOCK * size
-                    if in_place and keys_b > 0:
-                        at_b = cache + load_i32(places + b * 4) * block_bytes + d * BLOCK * size
-                    pair_values(at_a, keys_a, at_b, keys_b, d, nothing, v + s * columns * value_tiles)
                 # of the queries, those before the group and those whose window is past it do not see it
                 begin = max(0, base - position) * share // PASS * PASS
                 stop = padded
@@ -160,6 +152,17 @@ def _attend(kept: Kept) -> Kernel:
                             scores2(factor, k + s * 2 * dims * key_tiles, dims, scores + s * 2 * LINE)
                     else:
                         scores1(factor, k, dims, scores)
+                    if r == begin:  # while the tiles are busy with scores
+                        for s in range(steps):
+                            a, b = s * 2, s * 2 + 1
+                            keys_a = min(BLOCK, end - base - a * BLOCK) if blocks >> a & 1 != 0 else 0
+                            keys_b = min(BLOCK, end - base - b * BLOCK) if blocks >> b & 1 != 0 else 0
+                            at_a, at_b = spread_v + a * d * BLOCK * 4, spread_v + b * d * BLOCK * 4
+                            if in_place and keys_a > 0:
+                                at_a = cache + load_i32(places + a * 4) * block_bytes + d * BLOCK * size
+                            if in_place and keys_b > 0:
+                                at_b = cache + load_i32(places + b * 4) * block_bytes + d * BLOCK * size
+                            pair_values(at_a, keys_a, at_b, keys_b, d, nothing, v + s * columns * value_tiles)
                     there = min(PASS, rows - r)
                     if cap > 0:
                         for i in range(there):
