@@ -167,7 +167,9 @@ def main() -> int:
         return 0
     model = chosen.model or realmodel.smollm2()
     with tree_of(chosen.base) as base:
-        ratios = judged(lambda cases: measure_pair(base, model, chosen.threads, cases), chosen.cases.split(","), chosen.rounds)
+        ratios = judged(
+            lambda cases: measure_pair(base, model, chosen.threads, cases), chosen.cases.split(","), chosen.rounds
+        )
     print(f"{machine()}; load average {load_average():.1f}\nspeed over that of {chosen.base}\n{report(ratios)}")
     if faster := [case for case, found in ratios.items() if statistics.median(found) > FASTER]:
         print(f"faster: {', '.join(faster)}; move BASE in bench/gate.py to keep it")
