@@ -42,9 +42,9 @@ def _once(args, step):
 def plan(args, step, unit, scratch):
     """Work and merge lists of the step, from row starts and contexts. args: items, merges, partials there is room for.
 
-    Prompt tiles first, the longest of a row first; decode rows of several chunks are split by chunk while there is
-    room for the partial sums. Positions that are sparse come last, one by one (choosing.py). More args: 3 keys from
-    which a position is sparse (0: none), 4 list of chunks to be scored."""
+    Prompt tiles first, in the order of tokens, as other ops have them; decode rows of several chunks are split by chunk
+    while there is room for the partial sums. Positions that are sparse come last, one by one (choosing.py). More args:
+    3 keys from which a position is sparse (0: none), 4 list of chunks to be scored."""
     item, merge, room = word(args, 0), word(args, 1), word(args, 2)
     starts, contexts, rows = word(step, STEP_ROW_STARTS), word(step, STEP_CONTEXTS), word(step, STEP_ROWS)
     items = merges = used = 0
@@ -53,7 +53,7 @@ def plan(args, step, unit, scratch):
         after = start + _dense(step, row, word(args, 3))
         context = load_i32(contexts + row * 4) - (load_i32(starts + row * 4 + 4) - after)
         if after - start > DECODE_QUERIES:
-            for tile in range((after - start - 1) // TILE, -1, -1):
+            for tile in range((after - start + TILE - 1) // TILE):
                 first = start + tile * TILE
                 queries = min(TILE, after - first)
                 chunks = (context - (after - first - queries) + CHUNK - 1) // CHUNK

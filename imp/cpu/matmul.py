@@ -6,8 +6,9 @@ A few tokens meet a group of weights in vectors (vector_products.py), 16 in tile
 integer weights on whatever machine with AVX2: the float operations of one output are always block after block in one
 accumulator.
 
-Order of work: a unit is a run of row groups for up to tokens_at_once() tokens; their activations stay in L2 while each
-group, in L1, meets them a few at a time.
+Order of work: a unit is a run of row groups for a share of the tokens; their activations stay in L2 while each group,
+in L1, meets them a few at a time. Shares come before groups and every thread has as many of them: threads.py gives it
+the tokens that it has in the ops before and after, too.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from numba import njit
 
 from .activations import BLOCK, TILE, TILE_BLOCK_BYTES, TILE_SCALES
 from .pack import LAYOUTS, Layout
-from .program import Kernel, count, kernel
+from .program import STEP_THREADS, Kernel, count, kernel
 from .simd import Micro, V, int64, integer, micro, runs, word
 from .tile_products import tile_products, tokens_in_tiles
 from .variants import WIDE
 from .vector_products import copy_outputs, float_tile, integer_tile
 
 TOKENS_AT_ONCE = 128
+LEAST_AT_ONCE = 32  # fewer for each thread: the threads share the rows of weights instead
 UNIT_BYTES = 64 << 10  # of weights: small enough to share well, large enough to stream (32 KiB costs 8 % at decode)
 
 # Argument block
@@ -33,17 +35,28 @@ X, X_STRIDE, Y, Y_STRIDE, BIAS, ADD, TOKENS_WORD = range(6, 13)
 
 
 @micro(returns=int64)
-def tokens_at_once() -> V:
+def _tokens_at_once() -> V:
     """Of a unit, at most. In tiles weights are worth unpacking and fetching once for more of them: 512 instead of 128
     tokens made a prompt's products 14 % faster."""
     return integer(512 if runs("amx") else TOKENS_AT_ONCE)
+
+
+@njit
+def tokens_of_unit(tokens, step):
+    """Whole records of activations, so many that every thread has the same number of shares, or all but the last."""
+    most, threads = _tokens_at_once(), word(step, STEP_THREADS)
+    if tokens < threads * LEAST_AT_ONCE:
+        return most
+    shares = threads * ((tokens + threads * most - 1) // (threads * most))
+    return (tokens + shares * TILE - 1) // (shares * TILE) * TILE
 
 
 @count
 def matmul_units(args, step):
     tokens = word(step, word(args, TOKENS_WORD))
     shares = (word(args, GROUPS) + word(args, GROUPS_PER_UNIT) - 1) // word(args, GROUPS_PER_UNIT)
-    return (tokens + tokens_at_once() - 1) // tokens_at_once() * shares
+    at_once = tokens_of_unit(tokens, step)
+    return (tokens + at_once - 1) // at_once * shares
 
 
 @micro(returns=int64)
@@ -118,8 +131,10 @@ def _matmul(layout: Layout) -> Kernel:
         shares = (groups + share - 1) // share
         blocks, x, x_stride = word(args, INPUT_BLOCKS), word(args, X), word(args, X_STRIDE)
         y_stride, add = word(args, Y_STRIDE), word(args, ADD)
-        start = unit // shares * tokens_at_once()
-        stop = min(start + tokens_at_once(), word(step, word(args, TOKENS_WORD)))
+        tokens = word(step, word(args, TOKENS_WORD))
+        at_once = tokens_of_unit(tokens, step)
+        start = unit // shares * at_once
+        stop = min(start + at_once, tokens)
         first = unit % shares * share
         for group in range(first, min(first + share, groups)):
             weight = word(args, WEIGHT) + group * word(args, GROUP_BYTES)

@@ -56,6 +56,7 @@ STEP_ADAPTED_SPANS = 21  # int32* [S][3]
 STEP_ADAPTERS, STEP_ADAPTER_BYTES = 22, 23  # adapters.py's table, and bytes of a slot in it
 STEP_OUTPUTS = 24  # int32* [B]; 0: not said
 STEP_SPARSE_COUNT, STEP_SCORE_COUNT = 25, 26  # attention_plan.py's: positions that choose, and chunks that are scored
+STEP_THREADS = 27  # threads.py's: how many there are
 STEP_WORDS = 32
 
 SCRATCH_BYTES = 2 << 20

@@ -6,13 +6,18 @@ the last one done opens the next phase. So nobody waits for a thread, only for w
 late, delays the others by the unit it holds and otherwise just misses some of the work. Waiting is spinning, then
 yielding the core.
 
+Every thread begins with a range of its own of every op's units, and helps others when that is done. Units follow the
+tokens of a step, so what a thread reads is mostly what it wrote before: a line that another core has just written comes
+three to five times as slowly as one of memory.
+
 Beside another program that wants the same core, a thread would be taken off it after some milliseconds in the middle of
 a unit, and everybody would wait for that one until it is back. So a thread that has been away gives up its core by
 itself, where it holds no unit, before it is taken off again; it goes on doing that as long as somebody takes the core.
 
-A program may be run for a while only. Whoever finds after a unit that the time is up closes the phase, so that nobody
-takes another unit, and notes which one would have been the next: there it goes on later. Every run does one unit at
-least. Another program may run in between, if it has other buffers and a header of its own.
+A program may be run for a while only. Then all units are in one range. Whoever finds after a unit that the time is up
+closes the phase, so that nobody takes another unit, and notes which one would have been the next: there it goes on
+later. Every run does one unit at least. Another program may run in between, if it has other buffers and a header of its
+own.
 """
 
 from __future__ import annotations
@@ -31,17 +36,19 @@ from numba import njit, types
 
 from .cache import CompiledKernels
 from .emit import I32, I64, VOID, Emission, V, call, constant, int64, micro
-from .program import ALIGNMENT, SCRATCH_BYTES, STEP_WORDS, Program
+from .program import ALIGNMENT, SCRATCH_BYTES, STEP_THREADS, STEP_WORDS, Program
 from .simd import atomic_add, atomic_load, atomic_store, pause, word
 
 # Words of the pool block. Words that threads hammer on have a cache line (8 words) to themselves.
-_GENERATION, _TICKET, _DONE = 0, 8, 16
-_TABLE, _LENGTH, _STEP, _STOP = 24, 25, 26, 27
+_GENERATION, _DONE = 0, 8
+_TABLE, _LENGTH, _STEP, _STOP, _RANGES = 16, 17, 18, 19, 20
+_UNITS = 24  # of the open phase
 _FIRST_ROW, _FIRST_UNIT, _DEADLINE = 28, 29, 30  # where to begin; nanoseconds of the monotonic clock, 0: none
 _MUTEX, _CONDITION = 32, 48  # pthread objects: at most 64 bytes on the systems there are
 _HALTED, _AT_ROW, _AT_UNIT = 64, 65, 66  # whether time was up, and the first unit that nobody took then
-_POOL_WORDS = 72
+_TICKETS = 72  # one for each thread, 8 words apart
 _SINCE, _SEEN, _COURTESIES, _TIMESPEC = 0, 1, 2, 3  # words of a thread's own block; see _make_way
+_NUMBER = 5  # of the thread
 _OWN_WORDS = 8
 _AWAY_NS = 1_000_000  # a thread that was not heard of for so long has been off its core
 _TURN_NS = 2_000_000  # how long it keeps its core then: half of what the scheduler's tick of 250 Hz gives it
@@ -51,8 +58,10 @@ _SLEEP_AFTER = 4000  # pauses, around 100 us
 _YIELD_AFTER = 2000
 _NOTICE_EVERY = 256  # pauses, some microseconds
 
-# The ticket: which phase is open (bits 44..61, a row of the table), how many units it has (22..43), the next one to be
-# taken (0..21). One word, so that whoever adds 1 to it learns all three of the same moment.
+# The ticket of a range: which phase is open (bits 44..61, a row of the table), how many of its units are in the range
+# (22..43), the next one to be taken (0..21). One word, so that whoever adds 1 to it learns all three of the same
+# moment. The first range's is written last: it has a unit whenever there are any, so a phase cannot be over, nor the
+# thread that called `run` be gone, before all its tickets are there.
 _FIELD = (1 << 22) - 1
 _UNITS_SHIFT, _ROW_SHIFT = 22, 44
 _END = 1 << 62
@@ -97,14 +106,6 @@ def _wait(condition: V, mutex: V) -> None:
 @micro(int64)
 def _wake_all(condition: V) -> None:
     call("pthread_cond_broadcast", I32, condition)
-
-
-@njit
-def _units_between(row, after, step):
-    units = 0
-    for op in range(row, after, _ENTRY):
-        units += _units(word(op, 1), word(op, 2), step)
-    return units
 
 
 @micro(int64, int64, returns=int64)
@@ -169,34 +170,81 @@ def _halt(pool, index, unit):
 
 
 @njit
-def _open_phase(pool, index, done):
-    """Publish the ticket of the first phase at or after table row `index` that has units, or the end.
-
-    done: units of that phase that have been done already."""
-    step, length = word(pool, _STEP), word(pool, _LENGTH)
-    while index < length:
-        row = word(pool, _TABLE) + index * _ENTRY
-        ops = word(row, 3)
-        units = _units_between(row, row + ops * _ENTRY, step)
-        if units > 0:
-            atomic_store(pool + _DONE * 8, done)
-            atomic_store(pool + _TICKET * 8, (index << _ROW_SHIFT) | (units << _UNITS_SHIFT) | done)
-            return
-        index += ops
-    atomic_store(pool + _TICKET * 8, _END)
+def _first_of(part, ranges, units):
+    """The first of an op's units in a range; of few units, the first ranges have more."""
+    return (units * part + ranges - 1) // ranges
 
 
 @njit
-def _run_from_phase(row, step, unit, scratch):
-    """Unit number `unit` of the phase that opens at `row`: its ops' units follow each other."""
-    ops = word(row, 3)
-    if ops > 1:
-        share = _units(word(row, 1), word(row, 2), step)
-        while unit >= share:
-            unit -= share
-            row += _ENTRY
-            share = _units(word(row, 1), word(row, 2), step)
-    _run_unit(word(row, 0), word(row, 2), step, unit, scratch)
+def _units_of_range(part, ranges, row, after, step):
+    """How many of the units of the ops at these rows are in a range: its share of each op's."""
+    units = 0
+    for op in range(row, after, _ENTRY):
+        share = _units(word(op, 1), word(op, 2), step)
+        units += _first_of(part + 1, ranges, share) - _first_of(part, ranges, share)
+    return units
+
+
+@njit
+def _open_phase(pool, index, done):
+    """Publish the tickets of the first phase at or after table row `index` that has units, or the end.
+
+    done: units of that phase that have been done already, where there is one range."""
+    step, length, ranges = word(pool, _STEP), word(pool, _LENGTH), word(pool, _RANGES)
+    while index < length:
+        row = word(pool, _TABLE) + index * _ENTRY
+        after = row + word(row, 3) * _ENTRY
+        units = _units_of_range(0, 1, row, after, step)
+        if units > 0:
+            atomic_store(pool + _UNITS * 8, units)
+            atomic_store(pool + _DONE * 8, done)
+            for part in range(ranges - 1, -1, -1):
+                share = _units_of_range(part, ranges, row, after, step)
+                atomic_store(_ticket(pool, part), (index << _ROW_SHIFT) | (share << _UNITS_SHIFT) | done)
+            return
+        index += word(row, 3)
+    _end(pool, ranges)
+
+
+@njit
+def _ticket(pool, part):
+    return pool + (_TICKETS + part * 8) * 8
+
+
+@njit
+def _end(pool, ranges):
+    for part in range(ranges - 1, -1, -1):
+        atomic_store(_ticket(pool, part), _END)
+
+
+@njit
+def _run_from_phase(row, step, part, ranges, unit, scratch):
+    """Unit number `unit` in a range of the phase that opens at `row`: its ops' units follow each other."""
+    while True:
+        units = _units(word(row, 1), word(row, 2), step)
+        first = _first_of(part, ranges, units)
+        share = _first_of(part + 1, ranges, units) - first
+        if unit < share:
+            _run_unit(word(row, 0), word(row, 2), step, first + unit, scratch)
+            return
+        unit -= share
+        row += _ENTRY
+
+
+@njit
+def _waiting(pool, own):
+    """The range of which a unit is to be had, the thread's own before others; -1: none. -2: the program has ended."""
+    ranges = atomic_load(pool + _RANGES * 8)
+    part = word(own, _NUMBER) % ranges
+    for i in range(ranges):
+        ticket = atomic_load(_ticket(pool, part))
+        if ticket & _END:
+            if i == 0:
+                return -2
+        elif ticket & _FIELD < (ticket >> _UNITS_SHIFT) & _FIELD:
+            return part
+        part = part + 1 if part + 1 < ranges else 0
+    return -1
 
 
 @njit
@@ -206,10 +254,10 @@ def _replay(pool, scratch):
     atomic_store(own + _SEEN * 8, _now(own))
     spins = 0
     while True:
-        ticket = atomic_load(pool + _TICKET * 8)
-        if ticket & _END:
+        part = _waiting(pool, own)
+        if part == -2:
             return
-        if ticket & _FIELD >= (ticket >> _UNITS_SHIFT) & _FIELD:
+        if part == -1:
             pause()
             spins += 1
             if spins > _YIELD_AFTER:
@@ -219,30 +267,34 @@ def _replay(pool, scratch):
             continue
         turn_ends = _make_way(own)
         spins = 0
-        ticket = atomic_add(pool + _TICKET * 8, 1)
-        units, index = (ticket >> _UNITS_SHIFT) & _FIELD, ticket >> _ROW_SHIFT
+        at = _ticket(pool, part)
+        ticket = atomic_add(at, 1)
+        # from the first unit taken until `mine` is reported the phase stays open, and this run the one it is of
+        share, index = (ticket >> _UNITS_SHIFT) & _FIELD, ticket >> _ROW_SHIFT
+        ranges = atomic_load(pool + _RANGES * 8)
         mine = 0
-        while ticket & _FIELD < units:
-            # from the first unit taken until `mine` is reported the phase stays open, and this run the one it is of
-            _run_from_phase(word(pool, _TABLE) + index * _ENTRY, word(pool, _STEP), ticket & _FIELD, scratch)
+        while ticket & _FIELD < share:
+            row = word(pool, _TABLE) + index * _ENTRY
+            _run_from_phase(row, word(pool, _STEP), part, ranges, ticket & _FIELD, scratch)
             mine += 1
             if _is_up(pool, own):
-                ticket = _swap(pool + _TICKET * 8, (index << _ROW_SHIFT) | (units << _UNITS_SHIFT) | units)
-                if ticket & _FIELD < units:
+                ticket = _swap(at, (index << _ROW_SHIFT) | (share << _UNITS_SHIFT) | share)
+                if ticket & _FIELD < share:
                     _halt(pool, index, ticket & _FIELD)
-                    mine += units - (ticket & _FIELD)  # nobody else will report them
+                    mine += share - (ticket & _FIELD)  # nobody else will report them
                 break
             if turn_ends != 0 and _now(own) >= turn_ends:
                 break
-            ticket = atomic_add(pool + _TICKET * 8, 1)
+            ticket = atomic_add(at, 1)
         if mine > 0:
-            _report(pool, own, index, units, mine)
+            _report(pool, own, index, mine)
 
 
 @njit
-def _report(pool, own, index, units, mine):
+def _report(pool, own, index, mine):
     """So many units of the open phase were done here, or given up. Who reports the last ones opens the next phase, or
     ends the run. Nobody else looks at anything: the run may be over by then."""
+    units = atomic_load(pool + _UNITS * 8)
     if atomic_add(pool + _DONE * 8, mine) + mine != units:
         return
     following = index + word(word(pool, _TABLE) + index * _ENTRY, 3)
@@ -251,7 +303,7 @@ def _report(pool, own, index, units, mine):
     if atomic_load(pool + _HALTED * 8) == 0:
         _open_phase(pool, following, 0)
     else:
-        atomic_store(pool + _TICKET * 8, _END)
+        _end(pool, word(pool, _RANGES))
 
 
 def _launch(pool, scratch):
@@ -300,13 +352,17 @@ class Threads:
     def __init__(self, count: int, kernels: CompiledKernels) -> None:
         self.count = count
         self.step = np.zeros(STEP_WORDS, np.int64)  # the header every kernel sees
-        self._memory = np.zeros(_POOL_WORDS * 8 + ALIGNMENT, np.uint8)
+        self._memory = np.zeros((_TICKETS + count * 8) * 8 + ALIGNMENT, np.uint8)
         stride = _aligned(SCRATCH_BYTES + _OWN_WORDS * 8)
         self._scratch_memory = np.zeros(count * stride + ALIGNMENT, np.uint8)
         self._scratch = _aligned(self._scratch_memory.ctypes.data)
+        for i in range(count):
+            own = self._scratch - self._scratch_memory.ctypes.data + i * stride + SCRATCH_BYTES
+            self._scratch_memory[own : own + _OWN_WORDS * 8].view(np.int64)[_NUMBER] = i
         pool = _aligned(self._memory.ctypes.data)
         start = pool - self._memory.ctypes.data
-        self._pool = self._memory[start : start + _POOL_WORDS * 8].view(np.int64)
+        self._pool = self._memory[start : start + (_TICKETS + count * 8) * 8].view(np.int64)
+        self._pool[_RANGES] = 1
         c = ctypes.CDLL(None)
         c.pthread_mutex_init(ctypes.c_void_p(pool + _MUTEX * 8), None)
         c.pthread_cond_init(ctypes.c_void_p(pool + _CONDITION * 8), None)
@@ -346,6 +402,8 @@ class Threads:
         pool = self._pool
         pool[_TABLE], pool[_LENGTH], pool[_STEP] = table.ctypes.data, len(table), step.ctypes.data
         pool[_FIRST_ROW], pool[_FIRST_UNIT], pool[_DEADLINE] = place.row, place.unit, deadline
+        pool[_RANGES] = 1 if deadline or place.unit else self.count
+        step[STEP_THREADS] = self.count
 
     def close(self) -> None:
         """End the threads. Idempotent."""

@@ -22,7 +22,7 @@ from numba import types
 from imp.cpu import threads as threads_module
 from imp.cpu.cache import CompiledKernels, compile_all
 from imp.cpu.program import STEP_TOKENS, Op, build, count, kernel
-from imp.cpu.simd import detect, load_f32, real, store, store_f32, word
+from imp.cpu.simd import atomic_add, atomic_load, detect, load_f32, pause, real, store, store_f32, word
 from imp.cpu.threads import Place, Threads
 from imp.model.buffers import Buffer
 
@@ -87,6 +87,28 @@ def test_joined_ops_share_a_phase(threads, kernels):
     threads.step[STEP_TOKENS] = 300
     threads.run(program)
     assert (a == 12).all() and (b == 4).all()
+
+
+@kernel(one_per_token)
+def meet(args, step, unit, scratch):
+    """args: 0 who ran each unit, 1 how many came; nobody leaves before the second"""
+    store(word(args, 0) + unit * 8, scratch)
+    atomic_add(word(args, 1), 1)
+    while atomic_load(word(args, 1)) < 2:
+        pause()
+
+
+def test_a_thread_has_the_same_share_of_every_op(kernels):
+    """Two units of each op, which wait for each other: whoever has an op's first has those of the others, too."""
+    threads = Threads(2, kernels)
+    who, came = np.zeros((12, 2), np.int64), np.zeros(12, np.int64)
+    ops = [Op(meet, (who[i], came[i : i + 1]), joins=i % 3 > 0) for i in range(12)]
+    program = build(ops, compile_all(kernels, [meet]))
+    threads.step[STEP_TOKENS] = 2
+    threads.run(program)
+    threads.close()
+    assert (came == 2).all()
+    assert (who == who[0]).all() and who[0, 0] != who[0, 1]
 
 
 @kernel(one_per_token)
