@@ -8,9 +8,14 @@ offset of the weights' integers is multiplied by). So all addresses in it are a 
 
 from __future__ import annotations
 
+from numba import njit
+
 from .pack import BLOCK
+from .program import STEP_THREADS
+from .simd import word
 
 TILE = 16
+MANY = 32  # tokens for each thread; fewer are not worth unpacking and fetching all weights for
 TILE_SCALES = TILE * BLOCK  # offset of the scales in a record
 TILE_SUMS = TILE_SCALES + 2 * TILE * 4
 TILE_COUNTS = TILE_SUMS + TILE * 4
@@ -20,3 +25,9 @@ TILE_BLOCK_BYTES = TILE_COUNTS + 2 * TILE * 4
 def quantised_bytes(tokens: int, columns: int) -> int:
     """Of all records."""
     return -(-tokens // TILE) * (columns // BLOCK) * TILE_BLOCK_BYTES
+
+
+@njit
+def are_many(tokens, step):
+    """Whether every thread has tokens of its own. If not, threads share the rows of weights, that is columns of y."""
+    return tokens >= word(step, STEP_THREADS) * MANY

@@ -170,7 +170,8 @@ def _gate(name: str) -> Kernel:
         row = load_i32(word(args, 4) + unit // shares * 4)
         x = word(args, 1) + row * word(args, 2)
         y = word(args, 5) + row * word(args, 6) if word(args, 5) != 0 else scratch
-        gated(x, word(args, 3), unit % shares * GLU_COLUMNS, row, y, word(args, 7))
+        first, columns = unit % shares * GLU_COLUMNS, word(args, 3)
+        gated(x, columns, first, min(first + GLU_COLUMNS, columns), row, y, word(args, 7))
 
     return gate
 

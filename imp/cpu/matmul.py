@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from numba import njit
 
-from .activations import BLOCK, TILE, TILE_BLOCK_BYTES, TILE_SCALES
+from .activations import BLOCK, TILE, TILE_BLOCK_BYTES, TILE_SCALES, are_many
 from .pack import LAYOUTS, Layout
 from .program import STEP_THREADS, Kernel, count, kernel
 from .simd import Micro, V, int64, integer, micro, runs, word
@@ -26,7 +26,6 @@ from .variants import WIDE
 from .vector_products import copy_outputs, float_tile, integer_tile
 
 TOKENS_AT_ONCE = 128
-LEAST_AT_ONCE = 32  # fewer for each thread: the threads share the rows of weights instead
 UNIT_BYTES = 64 << 10  # of weights: small enough to share well, large enough to stream (32 KiB costs 8 % at decode)
 
 # Argument block
@@ -45,7 +44,7 @@ def _tokens_at_once() -> V:
 def tokens_of_unit(tokens, step):
     """Whole records of activations, so many that every thread has the same number of shares, or all but the last."""
     most, threads = _tokens_at_once(), word(step, STEP_THREADS)
-    if tokens < threads * LEAST_AT_ONCE:
+    if not are_many(tokens, step):
         return most
     shares = threads * ((tokens + threads * most - 1) // (threads * most))
     return (tokens + shares * TILE - 1) // (shares * TILE) * TILE

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import njit
 
-from .activations import TILE, TILE_BLOCK_BYTES, TILE_COUNTS, TILE_SCALES, TILE_SUMS
+from .activations import TILE, TILE_BLOCK_BYTES, TILE_COUNTS, TILE_SCALES, TILE_SUMS, are_many
 from .kept import BLOCK as KV_BLOCK
 from .kept import Kept, turn
 from .kv import KEPT
@@ -67,22 +67,21 @@ from .simd import (
     word,
 )
 
-GRAIN = 8  # tokens of a unit when there are many
-GLU_COLUMNS = 512  # of a unit; whole quantisation blocks
+GLU_COLUMNS, GLU_COLUMNS_OF_FEW = 512, 256  # of a unit; whole quantisation blocks
 CAP_COLUMNS = 4096
 
 
 @njit
 def units_of(tokens):
-    return tokens if tokens < 2 * GRAIN else (tokens + GRAIN - 1) // GRAIN
+    """As many as records of activations: two threads that wrote into one would take its lines from each other, which
+    is slower than to wait for one that writes it all."""
+    return (tokens + TILE - 1) // TILE
 
 
 @njit
 def span_of(unit, tokens):
     """The tokens of a unit."""
-    if tokens < 2 * GRAIN:
-        return unit, unit + 1
-    return unit * GRAIN, min(unit * GRAIN + GRAIN, tokens)
+    return unit * TILE, min(unit * TILE + TILE, tokens)
 
 
 @count
@@ -279,10 +278,9 @@ def _gelu_tanh(x: V) -> V:
 
 def _gated(activation):
     @njit
-    def gated(gate, columns, first, row, y, tiles):
-        """act(gate) * up of GLU_COLUMNS columns from `first` on. gate: a row of columns, then as many of up. y: a row.
-        tiles: where row number `row` goes quantised, or 0"""
-        stop = min(first + GLU_COLUMNS, columns)
+    def gated(gate, columns, first, stop, row, y, tiles):
+        """act(gate) * up of columns first..stop. gate: a row of columns, then as many of up. y: a row. tiles: where row
+        number `row` goes quantised, or 0"""
         up = gate + columns * 4
         whole = first + (stop - first) // 16 * 16
         for i in range(first, whole, 16):
@@ -300,7 +298,11 @@ GATED = {name: _gated(activation) for name, activation in (("silu", _silu), ("ge
 
 @count
 def _glu_units(args, step):
-    return word(step, STEP_TOKENS) * ((word(args, 2) + GLU_COLUMNS - 1) // GLU_COLUMNS)
+    """Of many tokens, a part of one; of few, some columns of all, as they were computed."""
+    tokens = word(step, STEP_TOKENS)
+    if are_many(tokens, step):
+        return tokens * ((word(args, 2) + GLU_COLUMNS - 1) // GLU_COLUMNS)
+    return (word(args, 2) + GLU_COLUMNS_OF_FEW - 1) // GLU_COLUMNS_OF_FEW if tokens > 0 else 0
 
 
 def _glu(name: str) -> Kernel:
@@ -309,11 +311,18 @@ def _glu(name: str) -> Kernel:
     @kernel(_glu_units, name=f"pointwise.glu_{name}")
     def glu(args, step, unit, scratch):
         """args: 0 gate_up, 1 stride, 2 columns of y, 3 y or 0, 4 stride of y, 5 y quantised or 0"""
-        shares = (word(args, 2) + GLU_COLUMNS - 1) // GLU_COLUMNS
-        token = unit // shares
-        y = word(args, 3) + token * word(args, 4) if word(args, 3) != 0 else scratch
-        row = word(args, 0) + token * word(args, 1)
-        gated(row, word(args, 2), unit % shares * GLU_COLUMNS, token, y, word(args, 5))
+        columns = word(args, 2)
+        if are_many(word(step, STEP_TOKENS), step):
+            shares = (columns + GLU_COLUMNS - 1) // GLU_COLUMNS
+            begin, end = unit // shares, unit // shares + 1
+            first, width = unit % shares * GLU_COLUMNS, GLU_COLUMNS
+        else:
+            begin, end = 0, word(step, STEP_TOKENS)
+            first, width = unit * GLU_COLUMNS_OF_FEW, GLU_COLUMNS_OF_FEW
+        for token in range(begin, end):
+            y = word(args, 3) + token * word(args, 4) if word(args, 3) != 0 else scratch
+            row = word(args, 0) + token * word(args, 1)
+            gated(row, columns, first, min(first + width, columns), token, y, word(args, 5))
 
     return glu
 
