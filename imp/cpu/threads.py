@@ -233,15 +233,20 @@ def _run_from_phase(row, step, part, ranges, unit, scratch):
 
 @njit
 def _waiting(pool, own):
-    """The range of which a unit is to be had, the thread's own before others; -1: none. -2: the program has ended."""
+    """The range of which a unit is to be had, the thread's own before others; -1: none. -2: the program has ended.
+
+    A phase whose tickets are being written may have that of another range before the thread's own, which is waited for.
+    """
     ranges = atomic_load(pool + _RANGES * 8)
     part = word(own, _NUMBER) % ranges
-    for i in range(ranges):
+    row = -1
+    for _ in range(ranges):
         ticket = atomic_load(_ticket(pool, part))
-        if ticket & _END:
-            if i == 0:
+        if row < 0:
+            if ticket & _END:
                 return -2
-        elif ticket & _FIELD < (ticket >> _UNITS_SHIFT) & _FIELD:
+            row = ticket >> _ROW_SHIFT
+        if ticket >> _ROW_SHIFT == row and ticket & _FIELD < (ticket >> _UNITS_SHIFT) & _FIELD:
             return part
         part = part + 1 if part + 1 < ranges else 0
     return -1

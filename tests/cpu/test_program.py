@@ -91,10 +91,12 @@ def test_joined_ops_share_a_phase(threads, kernels):
 
 @kernel(one_per_token)
 def meet(args, step, unit, scratch):
-    """args: 0 who ran each unit, 1 how many came; nobody leaves before the second"""
+    """args: 0 who ran each unit, 1 how many came; nobody leaves before the second, but for some seconds' waiting"""
     store(word(args, 0) + unit * 8, scratch)
     atomic_add(word(args, 1), 1)
-    while atomic_load(word(args, 1)) < 2:
+    for _ in range(1 << 27):
+        if atomic_load(word(args, 1)) == 2:
+            break
         pause()
 
 
