@@ -37,7 +37,7 @@ from numba import njit, types
 from .cache import CompiledKernels
 from .emit import I32, I64, VOID, Emission, V, call, constant, int64, micro
 from .program import ALIGNMENT, SCRATCH_BYTES, STEP_THREADS, STEP_WORDS, Program
-from .simd import atomic_add, atomic_load, atomic_store, pause, word
+from .simd import atomic_add, atomic_load, atomic_store, pause, store, word
 
 # Words of the pool block. Words that threads hammer on have a cache line (8 words) to themselves.
 _GENERATION, _DONE = 0, 8
@@ -170,45 +170,52 @@ def _halt(pool, index, unit):
 
 
 @njit
+def _ticket(pool, part):
+    return pool + (_TICKETS + part * 8) * 8
+
+
+@njit
 def _first_of(part, ranges, units):
     """The first of an op's units in a range; of few units, the first ranges have more."""
     return (units * part + ranges - 1) // ranges
 
 
 @njit
-def _units_of_range(part, ranges, row, after, step):
-    """How many of the units of the ops at these rows are in a range: its share of each op's."""
-    units = 0
+def _share_out(row, after, ranges, step, shares):
+    """Counts the units of the ops at these rows, each op's once, and writes at `shares` how many are in each range.
+    Returns how many there are in all."""
+    for part in range(ranges):
+        store(shares + part * 8, 0)
+    total = 0
     for op in range(row, after, _ENTRY):
-        share = _units(word(op, 1), word(op, 2), step)
-        units += _first_of(part + 1, ranges, share) - _first_of(part, ranges, share)
-    return units
+        units = _units(word(op, 1), word(op, 2), step)
+        total += units
+        for part in range(ranges):
+            own = _first_of(part + 1, ranges, units) - _first_of(part, ranges, units)
+            store(shares + part * 8, word(shares, part) + own)
+    return total
 
 
 @njit
-def _open_phase(pool, index, done):
+def _open_phase(pool, scratch, index, done):
     """Publish the tickets of the first phase at or after table row `index` that has units, or the end.
 
-    done: units of that phase that have been done already, where there is one range."""
+    scratch: of the calling thread, which holds no unit. done: units of that phase that have been done already, where
+    there is one range."""
     step, length, ranges = word(pool, _STEP), word(pool, _LENGTH), word(pool, _RANGES)
     while index < length:
         row = word(pool, _TABLE) + index * _ENTRY
         after = row + word(row, 3) * _ENTRY
-        units = _units_of_range(0, 1, row, after, step)
+        units = _share_out(row, after, ranges, step, scratch)
         if units > 0:
             atomic_store(pool + _UNITS * 8, units)
             atomic_store(pool + _DONE * 8, done)
             for part in range(ranges - 1, -1, -1):
-                share = _units_of_range(part, ranges, row, after, step)
+                share = word(scratch, part)
                 atomic_store(_ticket(pool, part), (index << _ROW_SHIFT) | (share << _UNITS_SHIFT) | done)
             return
         index += word(row, 3)
     _end(pool, ranges)
-
-
-@njit
-def _ticket(pool, part):
-    return pool + (_TICKETS + part * 8) * 8
 
 
 @njit
@@ -218,10 +225,11 @@ def _end(pool, ranges):
 
 
 @njit
-def _run_from_phase(row, step, part, ranges, unit, scratch):
+def _run_from_phase(pool, row, part, ranges, unit, scratch):
     """Unit number `unit` in a range of the phase that opens at `row`: its ops' units follow each other."""
+    step, alone = word(pool, _STEP), word(row, 3) == 1
     while True:
-        units = _units(word(row, 1), word(row, 2), step)
+        units = word(pool, _UNITS) if alone else _units(word(row, 1), word(row, 2), step)
         first = _first_of(part, ranges, units)
         share = _first_of(part + 1, ranges, units) - first
         if unit < share:
@@ -280,7 +288,7 @@ def _replay(pool, scratch):
         mine = 0
         while ticket & _FIELD < share:
             row = word(pool, _TABLE) + index * _ENTRY
-            _run_from_phase(row, word(pool, _STEP), part, ranges, ticket & _FIELD, scratch)
+            _run_from_phase(pool, row, part, ranges, ticket & _FIELD, scratch)
             mine += 1
             if _is_up(pool, own):
                 ticket = _swap(at, (index << _ROW_SHIFT) | (share << _UNITS_SHIFT) | share)
@@ -306,14 +314,14 @@ def _report(pool, own, index, mine):
     if atomic_load(pool + _HALTED * 8) == 0 and following < word(pool, _LENGTH) and _is_up(pool, own):
         _halt(pool, following, 0)
     if atomic_load(pool + _HALTED * 8) == 0:
-        _open_phase(pool, following, 0)
+        _open_phase(pool, own - SCRATCH_BYTES, following, 0)
     else:
         _end(pool, word(pool, _RANGES))
 
 
 def _launch(pool, scratch):
     atomic_store(pool + _HALTED * 8, 0)
-    _open_phase(pool, word(pool, _FIRST_ROW), word(pool, _FIRST_UNIT))
+    _open_phase(pool, scratch, word(pool, _FIRST_ROW), word(pool, _FIRST_UNIT))
     _lock(pool + _MUTEX * 8)
     atomic_add(pool + _GENERATION * 8, 1)
     _wake_all(pool + _CONDITION * 8)
