@@ -76,7 +76,7 @@ def main() -> None:
     if options.out:
         options.out.write_text(json.dumps(figures, indent=1))
     if options.write_docs:
-        from bench.peer import with_section
+        from bench.lines import with_section
 
         about = conditions(options, load)
         DOCS.write_text(with_section(DOCS.read_text(), "\n".join([*about, "", text, ""]), *MARKS))

@@ -5,7 +5,9 @@ Knows nothing of who is compared or how.
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,22 @@ def section(about: dict[str, str], lines: Lines) -> str:
     """A generated part of docs/PERFORMANCE.md."""
     facts = "\n".join(f"- {name}: {value}" for name, value in about.items())
     return f"{facts}\n\n{lines.table()}\n\nMedian of the repetitions (range in brackets).\n"
+
+
+def conclude(about: dict[str, str], lines: Lines, out: Path | None, marks: tuple[str, str] | None, check: bool) -> int:
+    """Print the result and what of it is below its target. out: a file for the figures, as JSON. marks: of the part of
+    the page that is replaced. Returns the exit code: 1 where `check` and a target is missed."""
+    text = section(about, lines)
+    print(text)
+    if out:
+        out.write_text(json.dumps({"about": about, "lines": lines.values()}, indent=1))
+    if marks:
+        DOCS.write_text(with_section(DOCS.read_text(), text, *marks))
+    missed = lines.missed()
+    for line in missed:
+        below = f"below the target: {line.name} is {line.times:.2f} times {lines.peer}, wanted {line.target:g}"
+        print(below, file=sys.stderr, flush=True)
+    return 1 if check and missed else 0
 
 
 def with_section(page: str, text: str, begins: str, ends: str) -> str:

@@ -27,7 +27,7 @@ from importlib.metadata import version as installed
 from pathlib import Path
 
 from bench import client, llama, subjects
-from bench.lines import DOCS, ROOT, Lines, section, with_section
+from bench.lines import ROOT, Lines, conclude
 from bench.measure import load_average, machine
 from bench.model import Case
 from bench.neighbour import busy
@@ -193,14 +193,7 @@ def main() -> int:
     for subject in wanted:
         compare(lines, run, subject, what or subject.what)
     about = conditions(run, [run.file(subject) for subject in wanted])
-    chosen.out.write_text(json.dumps({"about": about, "lines": lines.values()}, indent=1))
-    text = section(about, lines)
-    print(text)
-    if chosen.write_docs:
-        DOCS.write_text(with_section(DOCS.read_text(), text, *MARKS))
-    for line in lines.missed():
-        say(f"below the target: {line.name} is {line.times:.2f} times llama.cpp, wanted {line.target:g}")
-    return 1 if chosen.check and lines.missed() else 0
+    return conclude(about, lines, chosen.out, MARKS if chosen.write_docs else None, chosen.check)
 
 
 if __name__ == "__main__":

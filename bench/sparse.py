@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from bench.kv import TEXTS
+from bench.lines import with_section
 from bench.measure import load_average, machine, table
 from bench.model import load_tokenizer
-from bench.peer import with_section
 from imp import settings
 from imp.cpu.ops import CpuBackend
 from imp.model import arch

@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench.lines import DOCS, ROOT, Lines, section, with_section
+from bench.lines import ROOT, Lines, conclude
 from bench.measure import load_average, machine
 from bench.model import Case
 from bench.peer import our_rates, say
@@ -103,15 +103,7 @@ def main() -> int:
         "load average": f"{load_average():.1f}",
         "peer": peer,
     }
-    text = section(about, lines)
-    print(text)
-    if chosen.out:
-        chosen.out.write_text(json.dumps({"about": about, "lines": lines.values()}, indent=1))
-    if chosen.write_docs:
-        DOCS.write_text(with_section(DOCS.read_text(), text, *MARKS))
-    for line in lines.missed():
-        say(f"below the target: {line.name} is {line.times:.2f} times transformers, wanted {line.target:g}")
-    return 1 if chosen.check and lines.missed() else 0
+    return conclude(about, lines, chosen.out, MARKS if chosen.write_docs else None, chosen.check)
 
 
 if __name__ == "__main__":
