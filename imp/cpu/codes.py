@@ -43,7 +43,7 @@ from .simd import (
     select,
     smallest,
     store,
-    store_i8x8,
+    store_as_i8,
     to_bf16,
     to_int,
     zeros,
@@ -297,7 +297,7 @@ def coded(name: str, number: Number, scales: Scales) -> Kept:
                 for part in range(1 if wide else 2):
                     each = load_f32x8(x + (c + part * 8) * 4)
                     found.append(number.encode((each if least is None else each - least) * inverse))
-                store_i8x8(record + code_bytes(c), found[0] if wide else found[0] | (found[1] << 4))
+                store_as_i8(record + code_bytes(c), found[0] if wide else found[0] | (found[1] << 4))
 
     @micro(int64, int64, int64, int64, int64, int64)
     def store_key(x: V, head: V, position: V, d: V, record: V, scratch: V) -> None:

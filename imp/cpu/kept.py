@@ -33,10 +33,10 @@ from .simd import (
     micro,
     shuffle,
     store,
+    store_as_bf16,
+    store_as_f16,
     store_bf16,
-    store_bf16x8,
     store_f16,
-    store_f16x8,
     store_f32,
 )
 
@@ -59,8 +59,8 @@ class Element:
         return self.load8(address + index * self.size)
 
 
-HALF = Element(2, load_f16x8, load_f16x16, store_f16, store_f16x8)
-BRAIN = Element(2, load_bf16x8, load_bf16x16, store_bf16, store_bf16x8)
+HALF = Element(2, load_f16x8, load_f16x16, store_f16, store_as_f16)
+BRAIN = Element(2, load_bf16x8, load_bf16x16, store_bf16, store_as_bf16)
 FLOAT = Element(4, load_f32x8, load_f32x16, store_f32, store)
 
 

@@ -57,8 +57,8 @@ from .simd import (
     splat,
     splat16,
     store,
+    store_as_i8,
     store_f32,
-    store_i8x16,
     tanh,
     to_float,
     to_int,
@@ -100,7 +100,7 @@ def _quantise_block(x: V, integers: V, scales: V) -> None:
         # the smallest divisor keeps 127 / top finite: blocks of less are zeros
         inverse = 127.0 / maximum(top, constant(1e-30, F32))
         whole = to_int(values * broadcast(inverse, 16))
-        store_i8x16(integers + half * 16, whole)
+        store_as_i8(integers + half * 16, whole)
         scale, count = top * (1.0 / 127.0), total_i32(whole)
         store(scales + half * TILE * 4, scale)
         store(scales + (TILE_COUNTS - TILE_SCALES + half * TILE * 4), 0 - count)

@@ -174,11 +174,6 @@ def load_f32x8(address: V) -> V:
     return load(address, f32x8.ir)
 
 
-@micro(int64, returns=i32x8)
-def load_i32x8(address: V) -> V:
-    return load(address, i32x8.ir)
-
-
 @micro(int64, returns=i8x32)
 def load_i8x32(address: V) -> V:
     return load(address, i8x32.ir)
@@ -235,38 +230,20 @@ def load_i8x16(address: V) -> V:
     return V(_Emission.builder.sext(load(address, ir.VectorType(I8, 16)).ir, i32x16.ir))
 
 
-@micro(int64, f32x8)
-def store_f16x8(address: V, value: V) -> None:
-    """8 floats as halves, to nearest even."""
+@micro(int64, floats)
+def store_as_f16(address: V, value: V) -> None:
+    """A vector of floats as halves, to nearest even."""
     store(address, to_half(value))
 
 
-@micro(int64, f32x8)
-def store_bf16x8(address: V, value: V) -> None:
-    """8 floats as bfloat16, to nearest even."""
+@micro(int64, floats)
+def store_as_bf16(address: V, value: V) -> None:
+    """A vector of floats as bfloat16, to nearest even."""
     store(address, to_bf16(value))
 
 
-@micro(int64, i32x8)
-def store_i8x8(address: V, value: V) -> None:
-    """The low byte of each lane."""
-    store(address, V(_Emission.builder.trunc(value.ir, lanes_of(value, I8))))
-
-
-@micro(int64, f32x16)
-def store_f16x16(address: V, value: V) -> None:
-    """16 floats as halves, to nearest even."""
-    store(address, to_half(value))
-
-
-@micro(int64, f32x16)
-def store_bf16x16(address: V, value: V) -> None:
-    """16 floats as bfloat16, to nearest even."""
-    store(address, to_bf16(value))
-
-
-@micro(int64, i32x16)
-def store_i8x16(address: V, value: V) -> None:
+@micro(int64, ints)
+def store_as_i8(address: V, value: V) -> None:
     """The low byte of each lane."""
     store(address, V(_Emission.builder.trunc(value.ir, lanes_of(value, I8))))
 
@@ -351,12 +328,6 @@ def broadcast_f32(address: V) -> V:
 @micro(int64, returns=f32x16)
 def broadcast16_f32(address: V) -> V:
     return broadcast(load(address, F32), 16)
-
-
-@micro(int64, returns=i8x32)
-def broadcast_i8x4(address: V) -> V:
-    """The 4 bytes at an address, 8 times."""
-    return bits(broadcast(load(address, I32), 8), i8x32.ir)
 
 
 @micro(int64, returns=i8x64)

@@ -54,14 +54,11 @@ from imp.cpu.simd import (
     splat16,
     splat16_i32,
     store,
-    store_bf16x8,
-    store_bf16x16,
+    store_as_bf16,
+    store_as_f16,
+    store_as_i8,
     store_f16,
-    store_f16x8,
-    store_f16x16,
     store_f32,
-    store_i8x8,
-    store_i8x16,
     sum_pairs_i16,
     tanh,
     to_float,
@@ -123,7 +120,7 @@ def test_single_halves_go_both_ways(run):
 
 @LANES
 def test_floats_round_to_halves_as_numpy_rounds_them(run, lanes):
-    load, store = FLOATS[lanes], {8: store_f16x8, 16: store_f16x16}[lanes]
+    load, store = FLOATS[lanes], store_as_f16
 
     def body(x, y, n):
         for i in range(0, n, lanes):
@@ -156,7 +153,7 @@ def test_bfloat16_is_the_upper_half_of_a_float(run, lanes):
 
 @LANES
 def test_floats_round_to_the_nearest_bfloat16(run, lanes):
-    load, store = FLOATS[lanes], {8: store_bf16x8, 16: store_bf16x16}[lanes]
+    load, store = FLOATS[lanes], store_as_bf16
 
     def body(x, y, n):
         for i in range(0, n, lanes):
@@ -251,7 +248,7 @@ def test_vectors_of_512_bits_convert_and_spread(run):
         store(y + 128, bits_float((float_bits(v) & splat16_i32(0x7FFFFF)) | (127 << 23)))
         store(y + 192, broadcast16_f32(x + 4))
         store(y + 256, broadcast16_i8x4(x))
-        store_i8x16(y + 320, to_int(v))
+        store_as_i8(y + 320, to_int(v))
         store(y + 384, to_float(load_i32x16(x)))
 
     x = np.linspace(-80, 90, 16).astype(np.float32)
@@ -322,12 +319,12 @@ def test_unsigned_bytes_stay_unsigned(run):
 
 @LANES
 def test_bytes_widen_with_their_sign_and_shorten(run, lanes):
-    load, shorten = {8: (load_i8x8, store_i8x8), 16: (load_i8x16, store_i8x16)}[lanes]
+    load = {8: load_i8x8, 16: load_i8x16}[lanes]
 
     def body(x, y, n):
         for i in range(0, n, lanes):
             store(y + i * 4, load(x + i))
-            shorten(y + n * 4 + i, load(x + i) + 256)
+            store_as_i8(y + n * 4 + i, load(x + i) + 256)
 
     x = np.arange(-128, 128).astype(np.int8)
     found = run(body, x, np.zeros(320, np.int32))
@@ -445,7 +442,7 @@ def test_lanes_of_halves_are_independent_of_their_neighbours(run):
 
     def body(x, y, n):
         for i in range(0, n, 8):
-            store_f16x8(y + i * 2, load_f16x8(x + i * 2))
+            store_as_f16(y + i * 2, load_f16x8(x + i * 2))
 
     kinds = np.array([0x0001, 0x03FF, 0x0400, 0x7BFF, 0x7C00, 0x8001], np.uint16)
     x = np.array(list(itertools.product(kinds, repeat=4)), np.uint16).reshape(-1)

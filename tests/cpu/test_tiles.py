@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import cfunc, types
 
-from imp.cpu.simd import V, compiling_for, int64, micro
+from imp.cpu.simd import Micro, V, compiling_for, int64, micro
 from imp.cpu.tiles import (
     add_products_bf16,
     add_products_i8,
@@ -35,16 +35,20 @@ def product(x: V, y: V, rows: V) -> None:
     release_tiles()
 
 
-@pytest.mark.parametrize("rows", [1, 7, 16])
-def test_products_of_tiles_are_exact(rows):
+def run(program: Micro, x: np.ndarray, y: np.ndarray, rows: int) -> None:
     def body(x, y, n):
-        product(x, y, n)
+        program(x, y, n)
 
     with compiling_for("amx"):
         compiled = cfunc(types.void(types.int64, types.int64, types.int64), nopython=True)(body)
+    compiled.ctypes(x.ctypes.data, y.ctypes.data, rows)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16])
+def test_products_of_tiles_are_exact(rows):
     x = np.random.default_rng(rows).integers(-128, 128, 1024).astype(np.int8)
     y = np.full((16, 16), 7, np.int32)
-    compiled.ctypes(x.ctypes.data, y.ctypes.data, rows)
+    run(product, x, y, rows)
     left, right = x[:512].reshape(16, 8, 4).astype(np.int64), x[512:].reshape(8, 16, 4).astype(np.int64)
     expected = np.einsum("rki,kci->rc", left, right)
     expected[rows:] = 7  # rows that there are not are not written
@@ -65,16 +69,11 @@ def deep_product(x: V, y: V, rows: V) -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 16])
 def test_products_of_bfloat16_are_sums_in_float32(rows):
-    def body(x, y, n):
-        deep_product(x, y, n)
-
-    with compiling_for("amx"):
-        compiled = cfunc(types.void(types.int64, types.int64, types.int64), nopython=True)(body)
     numbers = np.random.default_rng(rows).standard_normal(1024).astype(np.float32)
     x = (numbers.view(np.uint32) >> 16).astype(np.uint16)
     numbers = (x.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     y = np.full((16, 16), 7, np.float32)
-    compiled.ctypes(x.ctypes.data, y.ctypes.data, rows)
+    run(deep_product, x, y, rows)
     left, right = numbers[:512].reshape(16, 16, 2), numbers[512:].reshape(16, 16, 2)
     expected = np.einsum("rki,kci->rc", left, right)
     np.testing.assert_allclose(y[:rows], expected[:rows], rtol=0, atol=2e-6 * np.abs(left).max() * 32)
