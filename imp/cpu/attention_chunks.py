@@ -98,6 +98,23 @@ def keep_partial(args, record, head, m, weight, o, d):
     scale_to(o, 1.0, place + 32, d)
 
 
+@helper
+def close_chunk(args, record, head, m, weight, o, state, sums, d):
+    """A chunk's sums of one query head into their place in memory, or, where that is -1, added to those before."""
+    if record >= 0:
+        keep_partial(args, record, head, m, weight, o, d)
+    elif weight > 0:
+        merge_into(state, sums, m, weight, o, d)
+
+
+@helper
+def write_out(args, state, sums, out, d):
+    """What attention gives for one query head, from the sums of all its chunks."""
+    scale_to(sums, 1.0 / load_f32(state + 4), out, d)
+    if word(args, 13) != 0:
+        turn(out, d)
+
+
 @kernel(merge_units)
 def merge(args, step, unit, scratch):
     """The chunks of one query's heads of one kv head. args: as attend's, with 2 the merge list."""
@@ -113,7 +130,4 @@ def merge(args, step, unit, scratch):
             place = record_of(args, record + chunk, head)
             if load_f32(place + 4) > 0:
                 merge_into(state, sums, load_f32(place), load_f32(place + 4), place + 32, d)
-        out = word(args, 1) + (query * kv_heads * share + head) * d * 4
-        scale_to(sums, 1.0 / load_f32(state + 4), out, d)
-        if word(args, 13) != 0:
-            turn(out, d)
+        write_out(args, state, sums, word(args, 1) + (query * kv_heads * share + head) * d * 4, d)

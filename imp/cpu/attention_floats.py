@@ -7,7 +7,7 @@ and V [16][head_dim].
 
 from __future__ import annotations
 
-from .attention_chunks import NOTHING, clear, helper, keep_partial, merge_into, scale_to
+from .attention_chunks import NOTHING, clear, close_chunk, helper, write_out
 from .attention_micro import (
     NARROW,
     WIDE,
@@ -21,10 +21,10 @@ from .attention_micro import (
     soften_query,
     values_wide,
 )
-from .attention_plan import CHUNK, ITEM, attend_units
-from .kept import BLOCK, Kept, turn
+from .attention_plan import CHUNK, ITEM, attend_units, item_of
+from .kept import BLOCK, Kept
 from .kv import KEPT
-from .program import STEP_POSITIONS, STEP_TABLE, STEP_TABLE_STARTS, Kernel, kernel
+from .program import Kernel, kernel
 from .simd import load_f32, load_f32x8, load_i32, real, store_f32, total, word
 
 DIRECT_ROWS = 8  # up to so many queries x heads read the cache itself where they can; more share a copy in floats
@@ -53,12 +53,9 @@ def _attend(kept: Kept) -> Kernel:
         of a row of the map
         """
         kv_heads, share, d, window = word(args, 6), word(args, 7), word(args, 8), word(args, 10)
-        cap, record, turns = real(args, 11), word(args, 12), word(args, 13)
+        cap, record = real(args, 11), word(args, 12)
         item, head = word(args, 2) + unit // kv_heads * ITEM, unit % kv_heads
-        first, queries, row = load_i32(item), load_i32(item + 4), load_i32(item + 8)
-        partial, chunks = load_i32(item + 20), load_i32(item + 24)
-        position = load_i32(word(step, STEP_POSITIONS) + first * 4)
-        table = word(step, STEP_TABLE) + load_i32(word(step, STEP_TABLE_STARTS) + row * 4) * 4
+        first, queries, partial, chunks, position, table = item_of(step, item)
         cache, block_bytes = word(args, 4) + head * 2 * BLOCK * record, word(args, 5)
 
         rows = queries * share
@@ -138,17 +135,14 @@ def _attend(kept: Kept) -> Kernel:
                             rest_wide(scores + r * 64, v + (d - 8) * 4, d, keys, o + (r * d + d - 8) * 4)
             for r in range(rows):
                 weight = total(load_f32x8(l + r * 32))
-                if partial >= 0:
-                    record = partial + r // share * chunks + chunk
-                    keep_partial(args, record, head * share + r % share, load_f32(m + r * 4), weight, o + r * d * 4, d)
-                elif weight > 0:
-                    merge_into(state + r * 8, sums + r * d * 4, load_f32(m + r * 4), weight, o + r * d * 4, d)
+                place = partial + r // share * chunks + chunk if partial >= 0 else -1
+                own, top = head * share + r % share, load_f32(m + r * 4)
+                sum, mine = o + r * d * 4, sums + r * d * 4
+                close_chunk(args, place, own, top, weight, sum, state + r * 8, mine, d)
         if partial < 0:
             for r in range(rows):
                 place = word(args, 1) + offset + r // share * out_bytes + r % share * d * 4
-                scale_to(sums + r * d * 4, 1.0 / load_f32(state + r * 8 + 4), place, d)
-                if turns != 0:
-                    turn(place, d)
+                write_out(args, state + r * 8, sums + r * d * 4, place, d)
 
     return attend
 

@@ -13,10 +13,13 @@ from .program import (
     STEP_DECODE_COUNT,
     STEP_MERGE_COUNT,
     STEP_OUTPUTS,
+    STEP_POSITIONS,
     STEP_ROW_STARTS,
     STEP_ROWS,
     STEP_SCORE_COUNT,
     STEP_SPARSE_COUNT,
+    STEP_TABLE,
+    STEP_TABLE_STARTS,
     count,
     kernel,
 )
@@ -112,6 +115,16 @@ def _dense(step, row, least):
 def _add_item(item: V, first: V, queries: V, row: V, chunk: V, after: V, partial: V, chunks: V, number: V) -> None:
     for i, field in enumerate((first, queries, row, chunk, after, partial, chunks, number)):
         store(item + i * 4, field)
+
+
+@njit
+def item_of(step, item):
+    """What a work item says, but for its own chunks: first query, queries, partial or -1, chunks in all, position of
+    the first query, address of the row's block table."""
+    first, row = load_i32(item), load_i32(item + 8)
+    position = load_i32(word(step, STEP_POSITIONS) + first * 4)
+    table = word(step, STEP_TABLE) + load_i32(word(step, STEP_TABLE_STARTS) + row * 4) * 4
+    return first, load_i32(item + 4), load_i32(item + 20), load_i32(item + 24), position, table
 
 
 @count

@@ -6,10 +6,10 @@ factors once for all rows (queries x heads) of the item; then 32 rows at a time 
 
 from __future__ import annotations
 
-from .attention_chunks import NOTHING, clear, helper, keep_partial, merge_into, scale_to
+from .attention_chunks import NOTHING, clear, close_chunk, helper, write_out
 from .attention_floats import map_of
 from .attention_micro import gather_of
-from .attention_plan import CHUNK, ITEM, attend_units
+from .attention_plan import CHUNK, ITEM, attend_units, item_of
 from .attention_products import (
     GROUP,
     LINE,
@@ -28,9 +28,9 @@ from .attention_products import (
     weigh_nothing,
     whole_weight,
 )
-from .kept import BLOCK, BRAIN, FLOAT, Kept, turn
+from .kept import BLOCK, BRAIN, FLOAT, Kept
 from .kv import KEPT
-from .program import STEP_POSITIONS, STEP_TABLE, STEP_TABLE_STARTS, Kernel, kernel
+from .program import Kernel, kernel
 from .simd import load_f32, load_i32, real, store_f32, word
 from .tiles import ROWS, release_tiles, shape_deep_tiles
 
@@ -72,12 +72,9 @@ def _attend(kept: Kept) -> Kernel:
     def attend(args, step, unit, scratch):
         """One item's queries for one kv head. args: as those of attention_floats.py's."""
         kv_heads, share, d, window = word(args, 6), word(args, 7), word(args, 8), word(args, 10)
-        cap, record, turns = real(args, 11), word(args, 12), word(args, 13)
+        cap, record = real(args, 11), word(args, 12)
         item, head = word(args, 2) + unit // kv_heads * ITEM, unit % kv_heads
-        first, queries, row = load_i32(item), load_i32(item + 4), load_i32(item + 8)
-        partial, chunks = load_i32(item + 20), load_i32(item + 24)
-        position = load_i32(word(step, STEP_POSITIONS) + first * 4)
-        table = word(step, STEP_TABLE) + load_i32(word(step, STEP_TABLE_STARTS) + row * 4) * 4
+        first, queries, partial, chunks, position, table = item_of(step, item)
         cache, block_bytes = word(args, 4) + head * 2 * BLOCK * record, word(args, 5)
 
         rows = queries * share
@@ -194,19 +191,15 @@ def _attend(kept: Kept) -> Kernel:
                             values11(scores, v + c * value_tiles, steps, columns, sum + c * 4)
             for r in range(rows):
                 weight = whole_weight(l + r * LINE)
-                sum = o + r * columns * 4
-                if partial >= 0:
-                    chunk_record = partial + r // share * chunks + chunk
-                    keep_partial(args, chunk_record, head * share + r % share, load_f32(m + r * 4), weight, sum, d)
-                elif weight > 0:
-                    merge_into(state + r * 8, sums + r * columns * 4, load_f32(m + r * 4), weight, sum, d)
+                place = partial + r // share * chunks + chunk if partial >= 0 else -1
+                own, top = head * share + r % share, load_f32(m + r * 4)
+                sum, mine = o + r * columns * 4, sums + r * columns * 4
+                close_chunk(args, place, own, top, weight, sum, state + r * 8, mine, d)
         release_tiles()
         if partial < 0:
             for r in range(rows):
                 place = word(args, 1) + offset + r // share * out_bytes + r % share * d * 4
-                scale_to(sums + r * columns * 4, 1.0 / load_f32(state + r * 8 + 4), place, d)
-                if turns != 0:
-                    turn(place, d)
+                write_out(args, state + r * 8, sums + r * columns * 4, place, d)
 
     return attend
 
