@@ -97,11 +97,13 @@ class Driver:
         if length > self.memory.context or each * case.batch > self.memory.blocks:
             raise ValueError(f"{case} does not fit: context {self.memory.context}, {self.memory.blocks} blocks")
         blocks = self.rng.permutation(self.memory.blocks)[: each * case.batch].tolist()
-        return [self._sequence(i, length, blocks[i * each : (i + 1) * each]) for i in range(case.batch)]
+        prompt = length if case.kind == "pp" else case.depth
+        return [self._sequence(i, length, prompt, blocks[i * each : (i + 1) * each]) for i in range(case.batch)]
 
-    def _sequence(self, index: int, length: int, blocks: list[int]) -> Sequence:
+    def _sequence(self, index: int, length: int, prompt: int, blocks: list[int]) -> Sequence:
+        """Of so many tokens, the first `prompt` of which count as a prompt's and the others as an output's."""
         tokens = self.rng.integers(0, self.vocab, length).tolist()
-        return Sequence(Request(f"bench-{index}", tuple(tokens)), index, index, tokens, blocks=blocks)
+        return Sequence(Request(f"bench-{index}", tuple(tokens[:prompt])), index, index, tokens, blocks=blocks)
 
     def prefill(self, sequences: list[Sequence], until: int) -> None:
         """Compute positions up to `until`, one sequence after the other, in chunks."""

@@ -396,17 +396,32 @@ class Sequence:
         return len(self.tokens) + len(self.draft) - self.computed
 
     @property
+    def in_prompt(self) -> bool:
+        """Whether the next position to compute is one of the prompt's."""
+        return self.computed < len(self.request.prompt)
+
+    @property
+    def in_one_row(self) -> int:
+        """How many of the pending positions may be in one row: those up to the prompt's end, or all behind it."""
+        return min(self.pending, len(self.request.prompt) - self.computed) if self.in_prompt else self.pending
+
+    @property
     def generated(self) -> int:
         return len(self.tokens) - len(self.request.prompt)
 
 
 @dataclass(slots=True)
 class Row:
-    """One sequence's share of a step: compute positions [start, start + count)."""
+    """One sequence's share of a step: compute positions [start, start + count), all of the prompt or all behind it."""
 
     seq: Sequence
     start: int
     count: int
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether its positions are the prompt's. Backends may compute those in other arithmetic than an output's."""
+        return self.start < len(self.seq.request.prompt)
 
     @property
     def reaches_end(self) -> bool:
@@ -434,8 +449,9 @@ Copy = tuple[int, int]  # KV block to copy from, and to
 class Batch:
     rows: list[Row]
     copies: list[Copy] = field(default_factory=list)  # made in this order before anything is computed
-    # Rows that are computed aside, for so long in every step until they have been: none of them reaches the end. It is
-    # the same list until then; another one gives it up. How long it took in this step is the runner's to say.
+    # Rows that are computed aside, for so long in every step until they have been: none of them reaches the end, and
+    # all are of prompts or none is. It is the same list until then; another one gives it up. How long it took in this
+    # step is the runner's to say.
     aside: list[Row] = field(default_factory=list)
     aside_s: float = math.inf
     aside_took_s: float = 0.0

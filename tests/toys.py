@@ -523,10 +523,13 @@ class Stage:
         assert len({id(row.seq) for row in (*batch.rows, *batch.aside)}) == len(batch.rows) + len(batch.aside)
         assert sum(row.count for row in batch.aside) <= sched.aside.tokens and len(batch.aside) <= sched.aside.most
         assert not any(row.reaches_end or row.wants_prompt_logprobs for row in batch.aside)
+        assert len({row.is_prompt for row in batch.aside}) <= 1, "positions of prompts and of outputs are aside together"
         assert sum(row.count for row in batch.rows) <= sched.max_tokens
         logits = 0
         for row in (*batch.rows, *batch.aside):
             assert row.count > 0 and row.start == row.seq.computed
+            prompt = len(row.seq.request.prompt)
+            assert row.start >= prompt or row.start + row.count <= prompt, "a row is of a prompt and of its output"
             if row.wants_prompt_logprobs:
                 logits += row.count
             elif row.reaches_end:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from ..types import Batch, Row, Sequence
-from .inputs import NOTHING_ADAPTED, StepInputs, pack
+from .inputs import BEYOND, NOTHING_ADAPTED, StepInputs, pack
 from .ops import Backend, StepLimits
 from .plan import Draw, MaskBits, plan_draws
 
@@ -74,7 +74,8 @@ class DraftModel:
     def _round(self, going: list[tuple[Sequence, int]], walked: dict[int, int]) -> list[tuple[Sequence, int]]:
         """One more token for each; those that want another."""
         rows = [Row(seq, seq.guided, len(seq.tokens) + len(seq.draft) - seq.guided) for seq, _ in going]
-        logits = self.backend.run(self._pack(rows, _last))
+        # a row may begin in the prompt here and end behind it: few positions, which all count as an output's
+        logits = self.backend.run(replace(self._pack(rows, _last), prompts_from=BEYOND))
         plan = plan_draws([[Draw(seq, len(seq.draft))] for seq, _ in going], self.vocab, logits.shape[1], self.bits)
         more = []
         for (seq, count), token in zip(going, self.backend.sample(logits, plan).tokens.tolist(), strict=True):

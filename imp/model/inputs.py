@@ -9,6 +9,7 @@ import numpy as np
 
 from ..types import Batch, Pool, Row
 
+BEYOND = 1 << 30  # more positions than any step has
 SPAN = 128  # positions with one adapter that go together at most: threads share what is longer
 
 
@@ -25,6 +26,9 @@ class StepInputs:
 
     Row b owns positions row_starts[b]:row_starts[b+1] of the T; they are consecutive positions of one sequence, and its
     keys after this step are positions 0 .. contexts[b]-1, kept in blocks table[table_starts[b] + p // block_size].
+
+    Positions of outputs come first, then those of prompts. Which of both a position is, and so the arithmetic that a
+    backend computes it in, depends on its request alone.
     """
 
     tokens: np.ndarray  # [T]
@@ -39,6 +43,10 @@ class StepInputs:
     # [S, 3] spans of positions with one adapter: first, after the last, the adapter's slot
     adapted: np.ndarray = field(default_factory=lambda: NOTHING_ADAPTED)
     outputs: np.ndarray = field(default_factory=lambda: packed(()))  # [B] the position where each row's output begins
+    prompts_from: int = BEYOND  # index into T of the first position of a prompt; T where there is none
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompts_from", min(self.prompts_from, len(self.tokens)))
 
 
 def prompt_inputs(
@@ -55,7 +63,22 @@ def prompt_inputs(
         table_starts=packed((0, blocks)),
         table=packed(range(blocks)),
         wanted=packed(wanted),
+        prompts_from=0,
     )
+
+
+def outputs_first(rows: Sequence[Row]) -> list[Row]:
+    """The order in which `pack` takes rows."""
+    return sorted(rows, key=_is_prompt)
+
+
+def _is_prompt(row: Row) -> bool:
+    return row.is_prompt
+
+
+def _prompts_from(rows: Sequence[Row], row_starts: Sequence[int]) -> int:
+    """StepInputs.prompts_from."""
+    return row_starts[next((b for b, row in enumerate(rows) if row.is_prompt), len(rows))]
 
 
 def wanted_count(row: Row) -> int:
@@ -91,7 +114,8 @@ def adapted_spans(rows: Sequence[Row], row_starts: Sequence[int]) -> np.ndarray:
 
 
 def pack(batch: Batch, block_size: int, wants: Callable[[Row], int] = wanted_count) -> StepInputs:
-    """Rows in the batch's order; of each, logits are wanted at the last `wants(row)` positions."""
+    """Rows in the batch's order, in which those of outputs come first (`outputs_first`); of each, logits are wanted at
+    the last `wants(row)` positions."""
     tokens: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -130,4 +154,5 @@ def pack(batch: Batch, block_size: int, wants: Callable[[Row], int] = wanted_cou
         pooled=packed(pooled),
         adapted=adapted_spans(batch.rows, row_starts),
         outputs=packed([len(row.seq.request.prompt) for row in batch.rows]),
+        prompts_from=_prompts_from(batch.rows, row_starts),
     )

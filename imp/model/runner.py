@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..types import Batch, Pool, Row, RowResult, TokenLogprob
-from .inputs import pack, pooled_positions
+from .inputs import outputs_first, pack, pooled_positions
 from .ops import Backend, Logits
 from .plan import Draw, MaskBits, plan_step
 from .sampling import Drawn, logprobs_at
@@ -79,6 +79,15 @@ class ModelRunner:
         return results
 
     def _compute(self, batch: Batch) -> list[RowResult]:
+        """Results in the order of its rows, whatever order they are computed in."""
+        ordered = Batch(outputs_first(batch.rows), batch.copies)
+        results = self._compute_in_order(ordered)
+        if ordered.rows == batch.rows:
+            return results
+        found = {id(row): result for row, result in zip(ordered.rows, results, strict=True)}
+        return [found[id(row)] for row in batch.rows]
+
+    def _compute_in_order(self, batch: Batch) -> list[RowResult]:
         inputs = pack(batch, self.block_size)
         self.watch("forward")
         if batch.copies:

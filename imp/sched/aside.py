@@ -22,8 +22,10 @@ class Aside:
         self._owed = False  # one was given up for others, and none has been done since
 
     def begin(self, prompts: list[Sequence]) -> None:
-        """A new chunk of these, sorted by rank, which have more than one position to compute."""
-        granted = shares([seq.pending - 1 for seq in prompts], self.tokens)
+        """A new chunk of these, sorted by rank, which have more than one position to compute: of prompts' positions, or
+        of those behind them, whichever the first of these has next."""
+        prompts = [seq for seq in prompts if seq.in_prompt == prompts[0].in_prompt]
+        granted = shares([min(seq.in_one_row, seq.pending - 1) for seq in prompts], self.tokens)
         chosen = [(seq, count) for seq, count in zip(prompts, granted, strict=True) if count][: self.most]
         self.rows = [Row(seq, seq.computed, count) for seq, count in chosen]
         self._blocks = [seq.blocks for seq, _ in chosen]

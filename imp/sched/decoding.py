@@ -42,7 +42,10 @@ class Decoding:
         return self.max_logit_rows - reserved - sum([row.count - 1 for row in rows])
 
     def _room_for_guesses(self, seq: Sequence) -> int:
-        """How many can be right before the sequence is full, the token behind them included."""
+        """How many can be right before the sequence is full, the token behind them included. None where the row is the
+        prompt's last position: what is behind it would be of the output."""
+        if seq.in_prompt:
+            return 0
         return max(full_at(self.pool, seq, self.context) - len(seq.tokens) - 1, 0)
 
     def _spare_positions(self) -> int:

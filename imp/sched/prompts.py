@@ -56,9 +56,9 @@ class Prompts:
         logits: rows of them that are left for the log-probabilities of prompts."""
         rows = []
         for seq, count in zip(prompts, self._counts(prompts, positions, keys), strict=True):
-            row = Row(seq, seq.computed, count)
+            row = Row(seq, seq.computed, min(count, seq.in_one_row))
             if row.wants_prompt_logprobs:
-                row.count = min(count, 1 + logits)
+                row.count = min(row.count, 1 + logits)
                 logits -= max(row.count - 1, 0)
             if row.count:
                 rows.append(row)
