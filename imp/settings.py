@@ -285,7 +285,7 @@ class Runtime:
     prefill_chunk_decode_cap: int = setting(1024, "prompt tokens per step while others are being answered", low=16)
     max_stall_ms: float = setting(
         0.0,
-        "prompts are cut so that others' next tokens do not wait longer for a step; 0: four times an idle step",
+        "prompts and guesses are cut so that others' next tokens do not wait longer; 0: four times an idle step",
         low=0,
     )
     think_answer_reserve: int = setting(256, "tokens kept for the answer: thinking may take all others", low=0)

@@ -2,7 +2,8 @@
 
 So whoever comes meanwhile waits for a short step, and not for the large one. Prompts that end in a burst end in its
 last step, all together, and then decode together, as they would after the large step. If some ended earlier, the
-others had to be computed beside rows that decode, which takes far longer.
+others had to be computed beside rows that decode, which takes far longer. For the same reason those that come while it
+goes on get what is left of the large step's positions: requests that are sent together come one after the other.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Burst:
 
     def __init__(self) -> None:
         self._parts: dict[int, _Part] = {}  # by id of the sequence
+        self._spare = 0  # positions that are nobody's yet
 
     def decoding(self, running: list[Sequence]) -> list[Sequence]:
         """Those that decode. Prompts of which just the end is left are none while they wait for others of a burst,
@@ -59,14 +61,22 @@ class Burst:
         self._parts = {}
 
     def choose(self, prompts: list[Sequence], budget: int) -> None:
-        """Begin one of so many positions of these, sorted by rank, unless one goes on that is of these alone."""
+        """Begin one of so many positions of these, sorted by rank, unless one goes on that has none but these: then the
+        others join it."""
         mine = {id(seq) for seq in prompts}
         parts = self._parts
         if any(part.left for part in parts.values()) and all(i in mine and parts[i].is_whole for i in parts):
+            self._join([seq for seq in prompts if id(seq) not in parts])
             return
-        granted = shares([seq.pending for seq in prompts], budget)
-        chosen = [(seq, count) for seq, count in zip(prompts, granted, strict=True) if count]
-        self._parts = {id(seq): _Part(seq, seq.blocks, seq.computed + count) for seq, count in chosen}
+        self._parts, self._spare = {}, budget
+        self._join(prompts)
+
+    def _join(self, prompts: list[Sequence]) -> None:
+        granted = shares([seq.pending for seq in prompts], self._spare)
+        for seq, count in zip(prompts, granted, strict=True):
+            if count:
+                self._parts[id(seq)] = _Part(seq, seq.blocks, seq.computed + count)
+        self._spare -= sum(granted)
 
     def counts(self, prompts: list[Sequence], soon: int) -> list[int]:
         """Positions that each of `prompts` gets in this step.  soon: positions that are computed in a short step."""

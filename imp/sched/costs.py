@@ -2,7 +2,7 @@
 
 What is wanted is a ratio, the time of a step of more positions to that of one of fewer, and both change together as
 contexts grow and as others use the machine. So the times are kept as a common scale, which follows every step quickly,
-and a shape over the positions, which changes slowly and of which one position is 1 by definition.
+and a shape over the positions, which changes slowly.
 """
 
 from __future__ import annotations
@@ -20,35 +20,41 @@ class StepCosts:
 
     def __init__(self, slope: float = SLOPE) -> None:
         self.slope = slope
-        self.scale = 0.0  # seconds of a step of one position; 0.0: unknown
+        self._scale = 0.0  # 0.0: unknown
         self._shape: dict[int, float] = {1: 1.0}
         self._seen: dict[int, int] = {}
         self._known = [1]  # positions in `_shape`, ascending
 
+    @property
+    def scale(self) -> float:
+        """Seconds of a step of one position; 0.0: unknown."""
+        return self._scale * self._shape[1]
+
     def of(self, positions: int) -> float:
         """Steps of one position that take as long. Between what was measured, it rises by the slope."""
+        return max(self._at(positions) / self._shape[1], 1.0)
+
+    def is_known(self, positions: int) -> bool:
+        """Whether a step of so many was measured."""
+        return positions in self._seen
+
+    def _at(self, positions: int) -> float:
         found = self._shape.get(positions)
         if found is not None:
             return found
         below = self._known[bisect_right(self._known, positions) - 1]
         return self._shape[below] * (1 + self.slope * (positions - 1)) / (1 + self.slope * (below - 1))
 
-    def is_known(self, positions: int) -> bool:
-        """Whether a step of so many was measured."""
-        return positions in self._shape
-
     def learn(self, positions: int, seconds: float) -> None:
         """A step of so many positions took so long."""
         if seconds <= 0:
             return
-        shape = self.of(positions)
-        if not self.scale:
-            self.scale = seconds / shape
-        off = min(max(seconds / (self.scale * shape), 1 / WILDEST), WILDEST)
-        self.scale *= off**FOLLOW
-        if positions == 1:
-            return
+        shape = self._at(positions)
+        if not self._scale:
+            self._scale = seconds / shape
+        off = min(max(seconds / (self._scale * shape), 1 / WILDEST), WILDEST)
+        self._scale *= off**FOLLOW
         seen = self._seen[positions] = self._seen.get(positions, 0) + 1
-        if seen == 1:
+        if positions not in self._shape:
             insort(self._known, positions)
-        self._shape[positions] = max(shape * off ** max(LEARN, 1 / (seen + 1)), 1.0)
+        self._shape[positions] = shape * off ** max(LEARN, 1 / (seen + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from imp.sched.pace import Pace
 from imp.sched.places import Places
 from imp.sched.room import full_at
 from imp.sched.speculation import Speculation
@@ -11,12 +12,13 @@ from imp.types import Row, Sequence
 class Decoding:
     """Belongs to the scheduler, whose limits these are."""
 
-    def __init__(self, places: Places, context: int, max_tokens: int, max_logit_rows: int) -> None:
+    def __init__(self, places: Places, pace: Pace, context: int, max_tokens: int, max_logit_rows: int) -> None:
+        self.pace = pace
         self.places, self.pool = places, places.pool
         self.context, self.max_tokens, self.max_logit_rows = context, max_tokens, max_logit_rows
 
-    def rows(self, decoding: list[Sequence], speculation: Speculation) -> list[Row]:
-        """One row for each of these sequences, which decode, most urgent first.
+    def rows(self, decoding: list[Sequence], speculation: Speculation, left: int) -> list[Row]:
+        """One row for each of these sequences, which decode, most urgent first.  left: as for Pace.stretch().
 
         Victims leave from the other end, so a sequence that already has a row is never one.
         """
@@ -24,7 +26,8 @@ class Decoding:
         places, size = self.places, self.pool.size
         decoding = [seq for seq in decoding if seq.blocks]  # some may have had to go for who came in
         if decoding:
-            speculation.draft(decoding, self._spare_positions(), self._room_for_guesses, places.grow)
+            longest = self.pace.stretch(len(decoding), sum([len(seq.tokens) for seq in decoding]), left)
+            speculation.draft(decoding, self._spare_positions(), self._room_for_guesses, places.grow, longest)
         for seq in decoding:
             if not seq.blocks:
                 break  # it was a victim, and so are those behind it

@@ -22,6 +22,7 @@ AIM = 0.45  # of the bound: predictions are not exact, and the bound is to hold
 AIM_ASIDE = 0.28  # the same for what is computed aside, whose pieces end when a unit of work does, some time late
 SHORT = 256  # prompt positions that are over soon: few steps are longer for them, and who waits for them waits less
 AIM_SHORT = 0.6  # as AIM_ASIDE, where no prompt aside has more left
+AIM_GUESSES = 0.5  # of the bound, for rows with their guesses; where short prompts wait, there are none
 IDLE_STEPS = 4.0  # the bound, where none is set: in steps without prompts
 ALONE_S = 0.03  # seconds of a step where nothing decodes: whoever comes while it runs waits for its end
 ALONE_LEAST = 64  # its prompt positions at least, whatever they cost: with fewer, weights are read for too little
@@ -39,6 +40,16 @@ class Load:
     decode_keys: int = 0
     prompt_positions: int = 0
     prompt_keys: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """The rows that decode in a step: positions and the keys these read."""
+
+    positions: int = 0  # guesses included
+    keys: int = 0
+    rows: int = 0  # positions without guesses
+    row_keys: int = 0
 
 
 class Fit:
@@ -114,31 +125,49 @@ class Pace:
             return self._since_decode >= STALE
         return self._prompt.known
 
-    def piece(self, decode_positions: int, decode_keys: int, left: int) -> float:
+    def stretch(self, rows: int, row_keys: int, left: int) -> float:
+        """How many times as long as rows that decode take without guesses they may take with them.
+
+        left: positions that the longest of the prompts that wait has still to compute; 0: none waits."""
+        if 0 < left <= SHORT:
+            return 1.0  # all the time there is goes to the prompts, which are over the sooner
+        if self.max_stall_s is None:
+            return AIM_GUESSES * IDLE_STEPS
+        idle = self._decode_s(rows, row_keys)
+        return AIM_GUESSES * self.max_stall_s / idle if idle else math.inf
+
+    def piece(self, decode: Decode, left: int) -> float:
         """Seconds that what is computed aside may take beside these rows.
 
         left: positions that the longest of the prompts aside has still to compute."""
         if not self._decode.known:
             return FIRST_S
-        decode = self._decode.predict(_decode_features(Load(decode_positions, decode_keys)))
+        idle = self._decode_s(decode.rows, decode.row_keys)
         aim = AIM_SHORT if left <= SHORT else AIM_ASIDE
-        return max(aim * self._bound(decode) - decode, decode * LEAST_SHARE)
+        return max(self._left(aim, decode), idle * LEAST_SHARE)
 
-    def _bound(self, decode: float) -> float:
-        """Seconds that a step may take whose rows that decode take so many."""
-        return IDLE_STEPS * decode if self.max_stall_s is None else self.max_stall_s
-
-    def chunk(self, decode_positions: int, decode_keys: int, start: int) -> int | None:
+    def chunk(self, decode: Decode, start: int) -> int | None:
         """Prompt positions that may go with these rows; None: nothing is known of time, so nothing is limited by it.
 
         start: positions of the longest of the prompts that are computed already.
         """
         if not self._decode.known:
             return None
-        decode = self._decode.predict(_decode_features(Load(decode_positions, decode_keys)))
         if not self._prompt.known:
             return FIRST
-        return max(LEAST, self._positions(AIM * self._bound(decode) - decode, start))
+        return max(LEAST, self._positions(self._left(AIM, decode), start))
+
+    def _left(self, aim: float, decode: Decode) -> float:
+        """Seconds of this share of the bound that these rows leave. Guesses make no bound longer."""
+        idle = self._decode_s(decode.rows, decode.row_keys)
+        return aim * self._bound(idle) - self._decode_s(decode.positions, decode.keys)
+
+    def _bound(self, idle: float) -> float:
+        """Seconds that a step may take whose rows take so many without guesses."""
+        return IDLE_STEPS * idle if self.max_stall_s is None else self.max_stall_s
+
+    def _decode_s(self, positions: int, keys: int) -> float:
+        return self._decode.predict(_decode_features(Load(positions, keys)))
 
     def portion(self, start: int) -> int | None:
         """Prompt positions of a step where nothing decodes; None: nothing is known of what they take.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from imp.sched.aside import Aside
 from imp.sched.burst import Burst
-from imp.sched.pace import Pace
+from imp.sched.pace import Decode, Pace
 from imp.sched.shares import shares
 from imp.types import Row, Sequence
 
@@ -24,7 +24,8 @@ class Prompts:
         """Positions that must be shared by those who come in and `prompts`."""
         if self.aside.tokens:
             return self.max_tokens
-        return self._budget(prompts, len(decoding), sum([len(seq.tokens) for seq in decoding]))
+        rows, keys = len(decoding), sum([len(seq.tokens) for seq in decoding])
+        return self._budget(prompts, Decode(rows, keys, rows, keys))
 
     def put_aside(
         self, prompts: list[Sequence], decode_rows: int, hurried: Sequence | None
@@ -50,12 +51,12 @@ class Prompts:
             aside.begin(apart)
         return aside.rows, [seq for seq in prompts if seq not in apart]
 
-    def rows(self, prompts: list[Sequence], positions: int, keys: int, logits: int) -> list[Row]:
-        """Rows of these in a step with so many positions that decode, and keys that these read.
+    def rows(self, prompts: list[Sequence], decode: Decode, logits: int) -> list[Row]:
+        """Rows of these in a step with `decode`.
 
         logits: rows of them that are left for the log-probabilities of prompts."""
         rows = []
-        for seq, count in zip(prompts, self._counts(prompts, positions, keys), strict=True):
+        for seq, count in zip(prompts, self._counts(prompts, decode), strict=True):
             row = Row(seq, seq.computed, min(count, seq.in_one_row))
             if row.wants_prompt_logprobs:
                 row.count = min(row.count, 1 + logits)
@@ -64,20 +65,20 @@ class Prompts:
                 rows.append(row)
         return rows
 
-    def _counts(self, prompts: list[Sequence], positions: int, keys: int) -> list[int]:
-        if positions:
-            return shares([seq.pending for seq in prompts], self._budget(prompts, positions, keys))
+    def _counts(self, prompts: list[Sequence], decode: Decode) -> list[int]:
+        if decode.rows:
+            return shares([seq.pending for seq in prompts], self._budget(prompts, decode))
         soon = self.pace.portion(max([seq.computed for seq in prompts]))
         return self.burst.counts(prompts, self.max_tokens if soon is None else soon)
 
-    def _budget(self, prompts: list[Sequence], positions: int, keys: int) -> int:
-        """Positions of prompts in a step with so many of rows that decode, and keys that these read."""
-        budget = self.max_tokens - positions
-        if not positions:
+    def _budget(self, prompts: list[Sequence], decode: Decode) -> int:
+        """Positions of prompts in a step with `decode`."""
+        budget = self.max_tokens - decode.positions
+        if not decode.rows:
             return budget
         if self.pace.wants_to_learn:
             return 0
         if all(seq.pending == 1 for seq in prompts):
             return min(budget, self.cap)  # they are as cheap as rows that decode
-        soon = self.pace.chunk(positions, keys, max((seq.computed for seq in prompts), default=0))
+        soon = self.pace.chunk(decode, max((seq.computed for seq in prompts), default=0))
         return min(budget, self.cap) if soon is None else min(budget, self.cap, soon)

@@ -6,6 +6,7 @@ it is asked. So where it did not pay it is tried again, after pauses that double
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from imp.sched.costs import StepCosts
@@ -27,9 +28,13 @@ class Proposals:
         self.own_costs = StepCosts(SLOPE)
         self._pause = self._rest = SHORTEST
 
-    def depth(self, factors: list[float], spare: int, positions: int, expected: float, margin: float) -> int:
+    def depth(
+        self, factors: list[float], spare: int, positions: int, expected: float, margin: float, limit: float = math.inf
+    ) -> int:
         """How many tokens to ask for about each of some sequences, whose texts have these factors, in a step that has
-        so many positions and gives so many tokens without them."""
+        so many positions and gives so many tokens without them.
+
+        limit: how long the step may take, in steps of one position."""
         most = min(self.most, spare // len(factors))
         if self.costs is None or most < 1:
             return max(most, 0)
@@ -39,8 +44,9 @@ class Proposals:
         powers, tokens, round_cost = chances, expected, self._round_cost(len(factors))
         for count in range(1, most + 1):
             tokens += sum(powers)
-            here = tokens / (self.costs.of(positions + count * len(factors)) + count * round_cost)
-            if here > rate:
+            takes = self.costs.of(positions + count * len(factors)) + count * round_cost
+            here = tokens / takes
+            if here > rate and takes <= limit:
                 best, rate = count, here
             powers = [power * p for power, p in zip(powers, chances, strict=True)]
         if best:

@@ -24,7 +24,7 @@ from imp.sched.blocks import BlockPool
 from imp.sched.burst import Burst
 from imp.sched.decoding import Decoding
 from imp.sched.output import DeadEnd, End, accept, account, collect_prompt_logprobs, confirmed, release, used
-from imp.sched.pace import Load, Pace
+from imp.sched.pace import Decode, Load, Pace
 from imp.sched.places import Places
 from imp.sched.prompts import Prompts
 from imp.sched.room import full_at, offer_rest, publish, reads_cache, refusal, room
@@ -99,7 +99,7 @@ class Scheduler:
         self.places = Places(pool, max_rows, self._counters)
         self.waiting, self.running = self.places.waiting, self.places.running
         self._turns = Turns()
-        self._decoding = Decoding(self.places, context, max_tokens, max_logit_rows)
+        self._decoding = Decoding(self.places, self.pace, context, max_tokens, max_logit_rows)
         self._admission = Admission(pool, self.places, self._turns, below)
         cap = max_tokens if prompt_cap is None else prompt_cap
         self._prompts = Prompts(max_tokens, cap, self.pace, self.aside, self._burst)
@@ -176,22 +176,22 @@ class Scheduler:
         if hurried is not None:
             decoding = [seq for seq in decoding if not outranks(hurried, seq)]
             prompts = [seq for seq in prompts if not outranks(hurried, seq)]
-        rows = self._decoding.rows(decoding, self.speculation)
-        decode_rows, (positions, keys) = len(rows), _work(rows)
-        aside, prompts = self._prompts.put_aside([seq for seq in prompts if seq.blocks], decode_rows, hurried)
+        rows = self._decoding.rows(decoding, self.speculation, max([seq.pending for seq in prompts], default=0))
+        decode = Decode(*_work(rows), len(rows), sum([row.start + 1 for row in rows]))
+        aside, prompts = self._prompts.put_aside([seq for seq in prompts if seq.blocks], decode.rows, hurried)
         if prompts:
-            rows += self._prompts.rows(prompts, positions, keys, self._decoding.spare_logits(rows))
+            rows += self._prompts.rows(prompts, decode, self._decoding.spare_logits(rows))
         if not rows and not aside:
             assert self.below is not None and self.below.busy, "there are live sequences, but none of them can go on"
             return None
         for row in (*rows, *aside):
             if not row.seq.started:
                 row.seq.scheduled_at = now
-        self._counters.step(sum([row.count for row in rows]), decode_rows, len(rows) - decode_rows + len(aside))
-        self._planned_at, self._load = now, Load(positions, keys, *_work(rows[decode_rows:]))
+        self._counters.step(sum([row.count for row in rows]), decode.rows, len(rows) - decode.rows + len(aside))
+        self._planned_at, self._load = now, Load(decode.positions, decode.keys, *_work(rows[decode.rows :]))
         self._in_step = True
         left = max((row.seq.pending for row in aside), default=0)
-        seconds = self.pace.piece(positions, keys, left) if decode_rows else math.inf
+        seconds = self.pace.piece(decode, left) if decode.rows else math.inf
         return Batch(rows, [copy for _, copy in self.places.copied], aside, seconds)
 
     def apply(self, batch: Batch, results: list[RowResult], now: float) -> list[Event]:

@@ -9,6 +9,7 @@ where it is what the sampler draws at its position, with that position's own ran
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -21,6 +22,8 @@ MARGIN = 1.05  # guesses must promise so much more than no guesses: neither chan
 RETRY = 32  # in one step of so many, costs are taken for lower than they were measured: that may have changed ...
 HOPE = 0.8  # ... by this much,
 NOVELTY = 0.2  # or by this, where no step of so many positions was measured
+PLAIN = 17  # of these, the step without guesses: what the others cost more is learnt from it
+RETRY_LONG = 256  # the same of what is too long for a step, which costs others: more rarely, and by HOPE alone
 _GROWING = (Source.RUN, Source.NEAR, Source.REPLACEMENT, Source.SHARED)
 
 
@@ -56,6 +59,7 @@ class Speculation:
         self._steps = 0
         self._proposing_s = 0.0  # of the step in preparation
         self._price = 0.0  # tokens that a guess costs in it
+        self._longest = math.inf  # times that it may take as long as without guesses
 
     @property
     def mode(self) -> tuple[str, str]:
@@ -82,16 +86,18 @@ class Speculation:
         spare: int,
         room: Callable[[Sequence], int],
         reserve: Callable[[Sequence, int], bool],
+        longest: float = math.inf,
     ) -> None:
         """Give these sequences their drafts, the most urgent first: `spare` tokens in all at most.
 
         A draft that is there already was proposed by the runner. room(seq): tokens that can be appended before the
         one that fills the sequence. reserve(seq, count): take blocks for so many of its positions; False: there are
-        none.
+        none. longest: how many times as long as without guesses the step may take.
         """
         self._steps += 1
         self._proposing_s = 0.0
-        spare = max(spare, 0)
+        spare = max(spare, 0) if longest > 1.0 and not self._learns_without(len(decoding)) else 0
+        self._longest = longest
         pays = self._could_pay(len(decoding), spare)
         found = []
         for seq in decoding:
@@ -109,6 +115,13 @@ class Speculation:
         if self.proposals is not None and not self.proposals.proposer.failed:
             self._ask(self.proposals, decoding, spare, expected, room, reserve)
         self._price = self._price_of(len(decoding), sum([len(seq.draft) for seq in decoding]))
+
+    def _learns_without(self, rows: int) -> bool:
+        """Whether so many rows have no guesses in this step, for what it takes to be known."""
+        costs = self.costs
+        if costs is None or not costs.scale:
+            return False
+        return self._steps % RETRY == PLAIN or not costs.is_known(rows)
 
     def _price_of(self, rows: int, guesses: int) -> float:
         """Tokens that all rows lose, by the step taking longer, for each of so many guesses."""
@@ -140,7 +153,8 @@ class Speculation:
             return
         factors = [seq.drafts.text.factor for seq in free]
         rows = len(decoding)
-        depth = proposals.depth(factors, spare - taken, rows + taken, rows + expected, MARGIN)
+        limit = math.inf if self.costs is None else self._longest * self.costs.of(rows)
+        depth = proposals.depth(factors, spare - taken, rows + taken, rows + expected, MARGIN, limit)
         if not depth:
             return
         free = [seq for seq in free if reserve(seq, 1 + min(depth, room(seq)))]
@@ -259,14 +273,16 @@ class Speculation:
         assert costs is not None
         hopes = self._steps % RETRY == 0
         base = costs.of(rows)
+        room = (self._longest - 1.0) * base / (HOPE if self._steps % RETRY_LONG == 0 else 1.0)
         best, most, tokens = 0, MARGIN * rows / base, float(rows)
         for count, (value, _) in enumerate(chances, 1):
             tokens += value
             more = costs.of(rows + count) - base
+            fits = more <= room
             if hopes:
                 more *= HOPE if costs.is_known(rows + count) else NOVELTY
             rate = tokens / (base + more)
-            if rate > most:
+            if fits and rate > most:
                 best, most = count, rate
         return best
 

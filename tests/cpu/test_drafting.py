@@ -197,7 +197,7 @@ def test_a_draft_model_that_fails_is_given_up_and_the_output_goes_on(twins, monk
 def test_a_draft_model_that_does_not_pay_is_asked_more_and_more_rarely(twins):
     """Every step takes the same time here: the draft model's do, too, so that its guesses are worth nothing."""
     costs = StepCosts()
-    costs.scale = 1e-9  # beside it the draft model's steps, which are measured, take for ever
+    costs.learn(1, 1e-9)  # beside it the draft model's steps, which are measured, take for ever
     asked = []
     propose = DraftModel.propose
     try:

@@ -6,6 +6,7 @@ The machine is made up, as in test_pace.py: a step takes what its positions cost
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 import pytest
 
@@ -178,3 +179,29 @@ def test_whose_token_is_late_holds_up_nobody(aside):
     for _ in range(60):
         stage.step()
     assert [seq.request.id for seq in stage.sched.running] == ["slow"] and not stage.sched.waiting
+
+
+@pytest.mark.parametrize("aside", [None, Aside(64, 8)], ids=["in rows", "aside"])
+def test_who_comes_in_a_burst_joins_it_and_all_decode_together(aside):
+    """As clients do that send at the same moment: the first one's prompt has begun when the others' come."""
+    stage = stage_of(aside=aside)
+    stage.submit(request("r0", 100, 0, said=16))
+    stage.step()
+    stage.submit(*[request(f"r{i}", 100, i, said=16) for i in range(1, 4)])
+    stage.run()
+    ends = [at for at, rows in enumerate(stage.batches) for _, start, count in rows if start + count == 100]
+    assert len(ends) == 4 and len(set(ends)) == 1
+    assert max(positions(stage)) <= SHORT and [len(rows) for rows in stage.batches[ends[0] + 1 :]] == [4] * 15
+    for i in range(4):
+        assert stage.transcript[f"r{i}"].tokens == reference(request(f"r{i}", 100, i, said=16)).tokens
+
+
+def test_a_burst_that_is_joined_is_no_larger_than_the_step_it_stands_for():
+    """However many come one after the other, the first one's token comes after that many positions."""
+    stage = stage_of(aside=Aside(64, 8))
+    stage.submit(request("r0", 100, 0))
+    while ("r0", 99, 1) not in chain.from_iterable(stage.batches):
+        stage.step()
+        stage.submit(request(f"r{len(stage.batches)}", 100, len(stage.batches)))
+    assert TOKENS - 100 < sum(positions(stage)) <= TOKENS
+    stage.run()

@@ -5,6 +5,7 @@ The machine is made up: its steps take what a formula says, with noise; nothing 
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from imp.sched.aside import Aside
-from imp.sched.pace import IDLE_STEPS, LEAST, SHORT, STALE, Fit, Load, Pace
+from imp.sched.pace import IDLE_STEPS, LEAST, SHORT, STALE, Decode, Fit, Load, Pace
 from imp.types import Batch, Limits, Request
 from tests.sched.test_scheduler import prompt
 from tests.toys import ScriptedRunner, Stage, reference
@@ -106,11 +107,45 @@ def learnt(max_stall_s: float | None = None) -> Pace:
 
 def test_what_is_over_soon_gets_longer_pieces_aside_than_what_goes_on_for_long():
     pace = learnt()
-    assert pace.piece(1, 0, SHORT) == pytest.approx(0.6 * 4 * 0.01 - 0.01)
-    assert pace.piece(1, 0, SHORT + 1) == pytest.approx(0.01 * 0.12)
+    assert pace.piece(Decode(1, 0, 1, 0), SHORT) == pytest.approx(0.6 * 4 * 0.01 - 0.01)
+    assert pace.piece(Decode(1, 0, 1, 0), SHORT + 1) == pytest.approx(0.01 * 0.12)
     bounded = learnt(max_stall_s=0.05)
-    assert bounded.piece(1, 0, SHORT) == pytest.approx(0.6 * 0.05 - 0.01)
-    assert bounded.piece(1, 0, 7000) == pytest.approx(0.28 * 0.05 - 0.01)
+    assert bounded.piece(Decode(1, 0, 1, 0), SHORT) == pytest.approx(0.6 * 0.05 - 0.01)
+    assert bounded.piece(Decode(1, 0, 1, 0), 7000) == pytest.approx(0.28 * 0.05 - 0.01)
+
+
+def test_guesses_have_no_longer_steps_for_it():
+    """What they take is taken from what is computed aside, of which there is always some; the bound is that of a step
+    without them."""
+    pace = learnt()
+    for _ in range(30):
+        pace.learn(Load(decode_positions=9), 0.02)
+    idle, guessed = Decode(1, 0, 1, 0), Decode(9, 0, 1, 0)
+    assert pace.piece(idle, SHORT) - pace.piece(guessed, SHORT) == pytest.approx(0.01, rel=1e-2)
+    assert pace.piece(guessed, SHORT + 1) == pytest.approx(0.01 * 0.12, rel=1e-2)
+
+
+def test_how_much_longer_guesses_make_a_step():
+    """Half of the bound, and not at all where short prompts wait for that time."""
+    assert Pace().stretch(1, 0, left=0) == learnt().stretch(1, 0, left=SHORT + 1) == 0.5 * IDLE_STEPS
+    assert learnt().stretch(1, 0, left=SHORT) == 1.0
+    assert learnt(max_stall_s=0.05).stretch(1, 0, left=0) == pytest.approx(0.5 * 0.05 / 0.01)
+    assert Pace(0.05).stretch(1, 0, left=0) == math.inf
+
+
+def test_rows_make_no_guesses_as_long_as_a_short_prompt_waits():
+    script = [*b"a" * 300]
+    runner = ScriptedRunner({"talker": script, "short": [], "long": []}, draft=4)
+    limits = {"max_rows": 4, "max_tokens": 512, "max_logit_rows": 64}
+    stage = Stage(4000, 16, runner=runner, pace=learnt(), takes=lambda batch: 0.01, **limits)
+    stage.submit(Request("talker", prompt(5), limits=Limits(300)))
+    for _ in range(3):
+        stage.step()
+    assert stage.batches[-1][0][2] == 5
+    stage.submit(Request("short", prompt(SHORT, 1), limits=Limits(1)))
+    stage.step()
+    assert next(count for _, _, count in stage.batches[-1]) == 1
+    stage.run()
 
 
 def test_a_prompt_is_as_long_as_what_is_left_of_it():
@@ -164,11 +199,11 @@ def test_texts_do_not_depend_on_time():
 
 def test_without_times_there_are_only_the_limits_in_positions():
     pace = Pace()
-    assert pace.chunk(3, 100, 0) is None and not pace.wants_to_learn
+    assert pace.chunk(Decode(3, 100, 3, 100), 0) is None and not pace.wants_to_learn
     pace.learn(Load(prompt_positions=100, prompt_keys=5000), 0.1)
     assert pace.wants_to_learn
     pace.learn(Load(3, 300), 0.01)
-    assert not pace.wants_to_learn and pace.chunk(3, 100, 0) is not None
+    assert not pace.wants_to_learn and pace.chunk(Decode(3, 100, 3, 100), 0) is not None
     pace.learn(Load(3, 300), 0.0)  # no time has passed: a clock without ticks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -37,11 +38,11 @@ def sequence(id="r", **fields):
     return Sequence(request, 0, 0, list(request.prompt), blocks=[0])
 
 
-def generate(speculation, seqs, tokens, step_time, spare=64):
+def generate(speculation, seqs, tokens, step_time, spare=64, longest=math.inf):
     """(seconds, positions, steps) that so many tokens of each take."""
     seconds, positions, steps = 0.0, 0, 0
     while min(len(seq.tokens) for seq in seqs) < 10 + tokens:
-        speculation.draft(seqs, spare, lambda seq: FREE, lambda seq, count: True)
+        speculation.draft(seqs, spare, lambda seq: FREE, lambda seq, count: True, longest)
         count = len(seqs) + sum(len(seq.draft) for seq in seqs)
         assert count <= len(seqs) + spare
         for seq in seqs:
@@ -80,6 +81,21 @@ def test_guessing_is_never_much_slower_and_gains_what_there_is(slope, right, row
     produced = sum(len(seq.tokens) - 10 for seq in seqs) / rows
     assert took <= produced * plain * 1.03
     assert took <= produced * best * 1.25 or took <= produced * plain * 0.55
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16])
+@pytest.mark.parametrize("longest", [1.0, 1.5, 2.0])
+def test_guesses_however_good_make_no_step_longer_than_it_may_be(rows, longest):
+    """Once it is known what positions cost, and but for the one step of many that tries whether they cost less now."""
+    speculation = Speculation(Oracle(1.0, 32), costs=StepCosts())
+    seqs = [sequence(f"r{i}") for i in range(rows)]
+    step_time, taken = linear(0.25), []
+    generate(speculation, seqs, 2000, lambda count: taken.append(step_time(count)) or taken[-1], longest=longest)
+    later = sorted(taken[len(taken) // 2 :])
+    alone = step_time(rows)
+    assert later[int(0.9 * len(later))] <= longest * alone * (1 + 1e-9)
+    if rows < 16 and longest > 1.0:  # of so many, the machine is full without guesses
+        assert later[len(later) // 2] > 0.8 * longest * alone
 
 
 def test_what_is_wrong_about_chances_costs_a_text_little():
