@@ -15,7 +15,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,11 +133,12 @@ def load(
     threads: int = 0,
     progress: Callable[[str], None] = lambda line: None,
     blocks: int = 0,
+    given: Iterable[str] = (),
 ) -> Bundle:
-    """A bundle with the server's own settings, but for the device, the threads (0: one per core) and the size of the
-    cache (0: as the server chooses)."""
-    own = ("--set", f"runtime.threads={threads}", "--set", f"kv_cache.max_blocks={blocks}")
-    return bundle.load(path, settings.load(["--device", device, *own]), progress)
+    """A bundle with the server's own settings, but for the device, the threads (0: one per core), the size of the
+    cache (0: as the server chooses), and what is given as section.key=value."""
+    own = (f"runtime.threads={threads}", f"kv_cache.max_blocks={blocks}", *given)
+    return bundle.load(path, settings.load(["--device", device, *[a for one in own for a in ("--set", one)]]), progress)
 
 
 def blocks_for(cases: list[Case]) -> int:
@@ -164,20 +165,24 @@ def products_per_token(path: Path) -> int:
     return sum(math.prod(shape) for shape in shapes if len(shape) == 2)
 
 
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.model", description="Prefill and decode speed of one model.")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--cases", default="pp128,pp512,tg64,tg32x8", help="see bench/model.py")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=0, help="0: one per core")
+    parser.add_argument("--set", action="append", default=[], metavar="section.key=value", help="a server's setting")
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of lines")
     chosen = parser.parse_args()
     cases = [Case.parse(text) for text in chosen.cases.split(",")]
     began = time.perf_counter()
-    loaded = load(
-        chosen.model, chosen.device, chosen.threads, lambda line: print(line, file=sys.stderr), blocks_for(cases)
-    )
+    blocks = blocks_for(cases)
+    loaded = load(chosen.model, chosen.device, chosen.threads, _say, blocks, chosen.set)
     report: dict[str, object] = {"machine": machine(), "load_s": time.perf_counter() - began, "cases": {}}
     driver = Driver(loaded)
     for case in cases:

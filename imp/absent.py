@@ -22,7 +22,6 @@ SWITCHES = ("--allow-remote-images",)  # take no value
 
 KEYS = (
     Absent("runtime.prefill_batch", "limit on prompts per step", (0,)),
-    Absent("runtime.deterministic", "faster mode that is not deterministic", (True,)),
     Absent("runtime.warmup", "warm-up requests", (False,)),
     Absent("runtime.graph_prewarm", "choice: graphs are captured at the load", (True,)),
     Absent("runtime.decode_burst", "decode bursts", (0, 1)),

@@ -132,8 +132,14 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
         if backend.kernels.compiled:  # nothing to tell where all come from the disk
             progress(f"compiling kernels, once: {count} of {wanted}")
 
-    own, dtype = settings.runtime.threads or None, settings.kv_cache.dtype
-    backend = CpuBackend(own, settings.paths.cache, progress=ready, kv_dtype=dtype, sparse=sparse(settings))
+    backend = CpuBackend(
+        settings.runtime.threads or None,
+        settings.paths.cache,
+        progress=ready,
+        kv_dtype=settings.kv_cache.dtype,
+        sparse=sparse(settings),
+        deterministic=settings.runtime.deterministic,
+    )
     return backend
 
 

@@ -288,6 +288,11 @@ class Runtime:
         "prompts and guesses are cut so that others' next tokens do not wait longer; 0: four times an idle step",
         low=0,
     )
+    deterministic: bool = setting(
+        False,
+        "compute prompts in the arithmetic of outputs: not even what the cache holds of earlier answers changes a bit;"
+        " slower where prompts have an arithmetic of their own (docs/DETERMINISM.md)",
+    )
     think_answer_reserve: int = setting(256, "tokens kept for the answer: thinking may take all others", low=0)
     threads: int = setting(0, "compute threads; 0: one per core", low=0, high=256)
     vram_budget: int = setting(

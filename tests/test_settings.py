@@ -74,7 +74,7 @@ def test_mistakes_name_the_flag_and_what_is_allowed(arguments, message, code):
 def test_values_that_ask_for_what_is_the_case_are_let_through(tmp_path):
     config = tmp_path / "imp.toml"
     config.write_text('[kv_cache]\ndtype = "auto"\nblock_size = 16\n[speculative]\nmtp_k = 0\n')
-    load(["--config", str(config), "--think-budget", "0.5", "--set", "runtime.deterministic=true"], {})
+    load(["--config", str(config), "--think-budget", "0.5", "--set", "runtime.warmup=false"], {})
     config.write_text("[speculative]\nmtp_k = 2\n")
     with pytest.raises(SettingsError, match=r"speculative.mtp_k is not possible") as caught:
         load(["--config", str(config)], {})

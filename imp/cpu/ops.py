@@ -330,15 +330,18 @@ class CpuBackend:
         progress: Progress | None = None,
         kv_dtype: str = "auto",
         sparse: Sparse = ALL,
+        deterministic: bool = False,
     ) -> None:
         """threads: in all, the caller's included; None: one for each core this process may use. Compiled kernels are
         kept under cache_dir. features: one of variants.variants(); None: the fastest. progress: told of kernels as
-        they become ready (ready, wanted). kv_dtype: a name of model.kv.FORMATS, or auto."""
+        they become ready (ready, wanted). kv_dtype: a name of model.kv.FORMATS, or auto. deterministic: positions of
+        prompts are computed in the arithmetic of outputs."""
         self.thread_count = threads or _cores()
         self.features = features or detect()
         self.progress = progress
         self.kv_dtype = kv_dtype
         self.sparse = sparse
+        self.deterministic = deterministic
         self.kernels = CompiledKernels(cache_dir.expanduser(), self.features)
         self.aside: CpuAside | None = None
         self._threads: Threads | None = None
@@ -346,7 +349,7 @@ class CpuBackend:
 
     def describe(self) -> str:
         """One line for people."""
-        return f"cpu, {self.thread_count} threads, {self.features}"
+        return f"cpu, {self.thread_count} threads, {self.features}" + (", deterministic" if self.deterministic else "")
 
     def kv_block_bytes(self, model: Model, block_size: int) -> int:
         kept = kept_for(model, self.kv_dtype)
@@ -468,7 +471,8 @@ class CpuBackend:
         """The kernels' folder is named by sources, versions and the processor. A few positions say all of rope."""
         tables = [table[:ROPE_SAMPLE] for rope in self._ropes.values() if rope for table in (rope.cos, rope.sin)]
         measured = b"".join(map(np.ndarray.tobytes, [*self.centres.values(), *tables]))
-        return f"{self.kernels.folder.name} {self._kept.name} {self.sparse} ".encode() + measured
+        given = f"{self.kernels.folder.name} {self._kept.name} {self.sparse} {self.deterministic} "
+        return given.encode() + measured
 
     def run(self, inputs: StepInputs) -> np.ndarray:
         assert self._threads, "load comes first"

@@ -166,19 +166,20 @@ def test_blocks_that_were_put_away_serve_another_backend_as_if_it_had_computed_t
 
 def test_a_fingerprint_tells_apart_what_gives_other_numbers(folder):
     made = []
-    for name, context, dtype in (
-        ("llama", 0, "fp16"),
-        ("llama", 0, "int8"),
-        ("llama", 0, "bf16"),
-        ("gemma3", 0, "fp16"),
+    for name, context, dtype, deterministic in (
+        ("llama", 0, "fp16", False),
+        ("llama", 0, "fp16", True),
+        ("llama", 0, "int8", False),
+        ("llama", 0, "bf16", False),
+        ("gemma3", 0, "fp16", False),
     ):
-        backend = CpuBackend(1, folder, kv_dtype=dtype)
+        backend = CpuBackend(1, folder, kv_dtype=dtype, deterministic=deterministic)
         backend.load(arch.build(checkpoint(name), context), TINY)
         made.append(backend.fingerprint())
         backend.centre_keys(tiny.prompt(name))
         made.append(backend.fingerprint())
         backend.close()
-    assert len(set(made)) == 5  # only codes are centred
+    assert len(set(made)) == 6  # only codes are centred
     scaled = CpuBackend(1, folder, kv_dtype="fp16")
     scaled.load(arch.build(checkpoint("llama", rope_scaling={"rope_type": "linear", "factor": 4.0})), TINY)
     assert scaled.fingerprint() not in made
