@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
+from threading import Event as Flag
 from threading import Thread
 from types import TracebackType
 from typing import TypeVar
 
 from imp.sched.scheduler import Scheduler
 from imp.sched.stats import Stats
-from imp.types import Batch, DeviceLost, Event, Failed, Finished, Request, Runner
+from imp.types import Batch, DeviceLost, Event, Failed, Finished, Request, Runner, Started
 
 log = logging.getLogger("imp.engine")
 
@@ -161,12 +162,15 @@ class Engine:
         # request id -> prompt tokens and priority, until its first step is known here
         self._waiting: dict[str, tuple[int, int]] = {}
         self.queued_tokens = 0  # the sum of these
+        self._unheard: dict[str, int] = {}  # request id -> priority, until something of what it says is known here
         self._adapters: dict[str, int] = {}  # request id -> slot of its adapter, of those that have one
         self._streams_done = asyncio.Event()
         self._streams_done.set()
         self._refusal: tuple[str, str] | None = None  # code and message for whoever comes now
         self._stopped = False
+        self._hurry = Flag()  # set by the loop: somebody has come who is more urgent than those aside in this step
         # the engine thread's
+        self._aside: int | None = None  # the most urgent class of those aside in the step in progress
         self.stats: Stats = scheduler.snapshot()
         self.faulted = False
         self._failures = 0
@@ -189,6 +193,10 @@ class Engine:
         """Requests that wait for their first step and would be in front of one that comes now: those of its own and
         of more urgent classes. Shares of other owners may still bring it forward."""
         return sum(1 for _, other in self._waiting.values() if other <= priority)
+
+    def awaited(self, priority: int) -> bool:
+        """Whether a request of a more urgent class waits for its first token."""
+        return any(other < priority for other in self._unheard.values())
 
     @property
     def adapters(self) -> tuple[set[int], set[int]]:
@@ -213,6 +221,7 @@ class Engine:
         for request in requests:
             self._streams[request.id] = generation
             self._waiting[request.id] = len(request.prompt), request.priority
+            self._unheard[request.id] = request.priority
             self.queued_tokens += len(request.prompt)
             if request.adapter is not None:
                 self._adapters[request.id] = request.adapter
@@ -221,6 +230,9 @@ class Engine:
             self._loop.call_later(self._queue_timeout_s, self._expire, generation, tuple(ids))
         letter = tuple(requests)
         self._mail.put(lambda: self._submit(letter))
+        aside = self._aside
+        if aside is not None and any(request.priority < aside for request in requests):
+            self._hurry.set()
         return generation
 
     async def call(self, fn: Callable[[], T]) -> T:
@@ -305,14 +317,17 @@ class Engine:
 
     def _forget(self, request_id: str) -> None:
         self._no_longer_waits(request_id)
+        self._unheard.pop(request_id, None)
         self._streams.pop(request_id, None)
         self._adapters.pop(request_id, None)
         if not self._streams:
             self._streams_done.set()
 
     def _deliver(self, events: list[Event]) -> None:
-        streams, left, waiting = self._streams, self._left, self._waiting
+        streams, left, waiting, unheard = self._streams, self._left, self._waiting, self._unheard
         for event in events:
+            if event.request in unheard and not isinstance(event, Started):
+                del unheard[event.request]
             if event.request in waiting:
                 self._no_longer_waits(event.request)
             stream = streams.get(event.request)
@@ -353,6 +368,7 @@ class Engine:
     def _read_mail(self) -> bool:
         """Run all letters; with nothing else to do, sleep until there is one. False: it is time to stop."""
         mail = self._mail
+        self._hurry.clear()
         while self._idle or not mail.empty():
             letter = mail.get()
             self._last_step = time.monotonic()
@@ -377,6 +393,8 @@ class Engine:
 
     def _step(self, batch: Batch) -> None:
         scheduler = self._scheduler
+        batch.hurried = self._hurry.is_set
+        self._aside = min((row.seq.request.priority for row in batch.aside), default=None)
         try:
             self._watch("forward")
             results = self._runner.step(batch)

@@ -6,7 +6,7 @@ Frozen values cross threads. `Sequence`, `Row`, `Batch` and `RowResult` are muta
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -445,6 +445,10 @@ class Row:
 Copy = tuple[int, int]  # KV block to copy from, and to
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class Batch:
     rows: list[Row]
@@ -455,6 +459,7 @@ class Batch:
     aside: list[Row] = field(default_factory=list)
     aside_s: float = math.inf
     aside_took_s: float = 0.0
+    hurried: Callable[[], bool] = field(default=_never)  # whether somebody more urgent than those aside has come
 
 
 @dataclass(slots=True)

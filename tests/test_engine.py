@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from imp.engine import Engine, EngineStopped, Generation
+from imp.sched.aside import Aside
 from imp.sched.blocks import BlockPool
 from imp.sched.scheduler import Scheduler
-from imp.types import Batch, Delta, DeviceLost, Event, Failed, Finished, Limits, Reason, Request, RowResult
+from imp.types import Batch, Delta, DeviceLost, Event, Failed, Finished, Limits, Reason, Request, RowResult, Started
 from tests.toys import EOS, ToyDecoder, ToyRunner, Transcript, reference
 
 STOP = frozenset({EOS})
@@ -36,6 +37,16 @@ class GatedRunner(ToyRunner):
     async def enter(self) -> None:
         """Until the engine is inside a step."""
         assert await asyncio.to_thread(self.entered.acquire, timeout=10)
+
+
+class Aware(GatedRunner):
+    """Knows what it computes."""
+
+    batch = Batch([])
+
+    def step(self, batch: Batch) -> list[RowResult]:
+        self.batch = batch
+        return super().step(batch)
 
 
 def make(
@@ -394,3 +405,64 @@ def test_an_idle_engine_uses_no_processor_time():
     interval = sys.getswitchinterval()
     run(test)
     assert sys.getswitchinterval() == interval
+
+
+def test_what_is_aside_is_told_of_who_is_more_urgent_and_of_nobody_else():
+    async def test() -> None:
+        runner = Aware(1000, 4)
+        scheduler = Scheduler(
+            BlockPool(1000, 4),
+            context=2000,
+            max_rows=4,
+            max_tokens=32,
+            max_logit_rows=32,
+            new_decoder=ToyDecoder,
+            aside=Aside(64, 4),
+        )
+        engine = Engine(scheduler, runner, asyncio.get_running_loop())
+        reading = [asyncio.create_task(read(engine.open([Request("talks", (1,), limits=Limits(400), priority=5)])))]
+        reading.append(asyncio.create_task(read(engine.open([Request("long", tuple(range(250)), priority=5)]))))
+        await runner.enter()
+        while not runner.batch.aside:
+            runner.permits.release()
+            await runner.enter()
+        batch = runner.batch
+        for name, priority, hurried in [("equal", 5, False), ("idler", 6, False), ("urgent", 4, True)]:
+            request = Request(name, (7, 8), limits=Limits(2), priority=priority)
+            reading.append(asyncio.create_task(read(engine.open([request]))))
+            await asyncio.sleep(0)
+            assert batch.hurried() is hurried
+        runner.permits.release()
+        await runner.enter()
+        assert runner.batch is not batch and not runner.batch.hurried()  # it has come in
+        assert [row.seq.request.id for row in runner.batch.rows] == ["urgent"]
+        runner.permits.release(10_000)
+        await asyncio.gather(*reading)
+        await engine.stop()
+
+    run(test)
+
+
+def test_a_first_token_is_awaited_until_it_is_there_or_never_will_be():
+    async def test() -> None:
+        engine, _, runner = make(GatedRunner(1000, 4))
+        urgent = engine.open([Request("urgent", tuple(range(40)), limits=Limits(5), priority=3)])  # two steps of 32
+        await runner.enter()
+        assert engine.awaited(4) and not engine.awaited(3)
+        runner.permits.release()
+        assert isinstance((await anext(urgent))[0], Started)
+        assert engine.awaited(4)
+        runner.permits.release(8)
+        assert isinstance((await anext(urgent))[0], Delta)
+        assert not engine.awaited(4)
+        leaves = engine.open([Request("leaves", (1, 2), limits=Limits(5), priority=3)])
+        assert engine.awaited(4)
+        await leaves.aclose()
+        assert not engine.awaited(4)
+        runner.permits.release(1000)
+        assert isinstance((await anext(engine.open([Request("long", (1,) * 3000, priority=3)])))[0], Failed)
+        assert not engine.awaited(4)
+        await urgent.aclose()
+        await engine.stop()
+
+    run(test)

@@ -65,7 +65,9 @@ async def chat_completions(services: Services, request: HttpRequest) -> Response
         ask = await services.read(request, openai_chat.read)
         loaded = await recorder.lease(ask.model, ask.lora)
         header = _header(services, "chatcmpl-", loaded.card.name)
-        prepared = await services.prepare(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
+        prepared = await services.prepare(
+            lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began), ask.chat.options.priority
+        )
         prepared, heard = await bound(services, recorder, ask.chat, ask.constraint, prepared, loaded.facts)
     conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None, heard)
     conversation.declined = declined(ask.chat.options, loaded.facts)
@@ -90,7 +92,7 @@ async def completions(services: Services, request: HttpRequest) -> Response:
             decode = loaded.tokenizer.decode
             return made, [p if isinstance(p, str) and not cut else decode(each.prompt) for p, each in pairs]
 
-        prepared, texts = await services.prepare(work)
+        prepared, texts = await services.prepare(work, wanted.options.priority)
         with recorder.compiling(ask.constraint):
             prepared = await services.constrained(prepared, ask.constraint, loaded.facts)
     conversation = Conversation([(each.id, each.n) for each in prepared], recorder.timings if ask.timings else None)
@@ -107,7 +109,8 @@ async def infill(services: Services, request: HttpRequest) -> Response:
         loaded = await recorder.lease(ask.model, ask.lora)
         header = _header(services, "infill-", loaded.card.name)
         prepared = await services.prepare(
-            lambda: prepare_completion(ask.completion, loaded.facts, header.id, recorder.began)
+            lambda: prepare_completion(ask.completion, loaded.facts, header.id, recorder.began),
+            ask.completion.options.priority,
         )
     conversation = Conversation([(prepared[0].id, 1)], recorder.timings if ask.timings else None)
     return await answer(services, prepared, infilling.Writer(header, conversation), recorder, ask.stream, ask.ignored)
@@ -121,7 +124,8 @@ async def messages(services: Services, request: HttpRequest) -> Response:
         loaded = await recorder.lease(ask.model)
         header = _header(services, "msg_", loaded.card.name)
         prepared = await services.prepare(
-            lambda: _reworded(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began))
+            lambda: _reworded(lambda: prepare_chat(ask.chat, loaded.facts, header.id, recorder.began)),
+            ask.chat.options.priority,
         )
         prepared, heard = await bound(services, recorder, ask.chat, ask.constraint, prepared, loaded.facts)
     timings = recorder.timings if ask.timings else None

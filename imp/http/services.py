@@ -20,6 +20,7 @@ from imp.chat.message import Refused
 from imp.chat.prepare import ModelFacts, compile_constraint
 from imp.http.errors import ApiError, bad_request, model_not_found, too_many, unavailable
 from imp.http.message import HttpRequest
+from imp.http.precedence import Precedence
 from imp.http.seal import Seal
 from imp.http.store import ResponseStore
 from imp.obs.log import Once
@@ -62,6 +63,7 @@ class EngineLike(Protocol):
     @property
     def heartbeat(self) -> float: ...
     def ahead(self, priority: int) -> int: ...
+    def awaited(self, priority: int) -> bool: ...
     def open(self, requests: Sequence[Request]) -> Generation: ...
     async def abort(self, request_ids: Sequence[str]) -> list[str]: ...
     async def reset_prefix_cache(self) -> bool: ...
@@ -133,6 +135,7 @@ class Services:
         default_factory=lambda: ThreadPoolExecutor(COMPILERS, "compile")
     )  # a schema may take seconds
     spare_time: SpareTime = field(init=False)  # of what they do
+    precedence: Precedence = field(init=False)  # in the pool
     lenient_names: bool = False
     max_batch_items: int = 512
     max_concurrent: int = 64
@@ -158,10 +161,15 @@ class Services:
 
     def __post_init__(self) -> None:
         self.spare_time = SpareTime(self.streams)
+        self.precedence = Precedence(self.prepare_threads, self._awaited)
 
     def streams(self) -> bool:
         """Whether anything is being computed, for somebody who waits for its next token."""
         return self.engine is not None and self.engine.stats.running > 0
+
+    def _awaited(self, priority: int) -> bool:
+        """Whether a request more urgent than this waits for its first token."""
+        return self.engine is not None and self.engine.awaited(priority)
 
     def serving(self, model: str | None, lora: str | None = None) -> Loaded:
         """The model for a request that names `model`, which may be an adapter, or an adapter of it. ApiError 400, 404
@@ -250,9 +258,11 @@ class Services:
             return read(request.json())
         return await self._work(self.pool, lambda: read(request.json()))
 
-    async def prepare[T](self, work: Callable[[], T]) -> T:
-        """Run a pure function in the pool; what it refuses becomes a 400."""
-        return await self._work(self.pool, work)
+    async def prepare[T](self, work: Callable[[], T], priority: int | None = None) -> T:
+        """Run a pure function in the pool, when it is the turn of a request of this priority; what it refuses becomes a
+        400."""
+        async with self.precedence.place(priority or 0):
+            return await self._work(self.pool, work)
 
     async def constrained(
         self, requests: Sequence[Request], spec: ConstraintSpec | None, facts: ModelFacts

@@ -20,10 +20,10 @@ async def bound(
     facts: ModelFacts,
 ) -> tuple[Request, Speech]:
     """The prepared request with its constraint, and how it is heard. answer: what its text must be. ApiError 400."""
-    spec = answer
+    spec, priority = answer, prepared.priority
     if chat.tools or answer is not None:
-        spec = await services.prepare(lambda: enforced(chat.tools, chat.calling, answer, prepared, facts))
+        spec = await services.prepare(lambda: enforced(chat.tools, chat.calling, answer, prepared, facts), priority)
     with recorder.compiling(spec):
         [prepared] = await services.constrained([prepared], spec, facts)
-    prepared = await services.prepare(lambda: limited(chat, prepared, facts))
+    prepared = await services.prepare(lambda: limited(chat, prepared, facts), priority)
     return prepared, speech(chat, prepared, facts)

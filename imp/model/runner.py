@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -9,11 +10,12 @@ import numpy as np
 
 from ..types import Batch, Pool, Row, RowResult, TokenLogprob
 from .inputs import outputs_first, pack, pooled_positions
-from .ops import Backend, Logits
+from .ops import Aside, Backend, Logits
 from .plan import Draw, MaskBits, plan_step
 from .sampling import Drawn, logprobs_at
 
 IDLE_S = 0.002  # slept where every row waits for its mask
+PART_S = 0.004  # of a piece aside: how soon it ends for somebody more urgent
 
 
 def _alone(batch: Batch) -> None: ...
@@ -69,7 +71,7 @@ class ModelRunner:
         if batch.aside is not self._begun:
             self._begun = batch.aside
             aside.begin(pack(rows, self.block_size))
-        ended = aside.go_on(batch.aside_s)
+        ended = _go_on(aside, batch)
         results = [RowResult([], pending=not ended) for _ in rows.rows]
         if ended:
             self._begun = None
@@ -112,6 +114,18 @@ class ModelRunner:
                 row.seq.mu = float(plan.mu[at + len(draws) - 1])
             at += len(draws)
         return results
+
+
+def _go_on(aside: Aside, batch: Batch) -> bool:
+    """Compute a piece of what is aside, or a little of it where somebody more urgent waits. True: all is computed."""
+    if batch.aside_s == math.inf:
+        return aside.go_on(math.inf)
+    until = time.perf_counter() + batch.aside_s
+    while True:
+        left = 0.0 if batch.hurried() else until - time.perf_counter()
+        ended = aside.go_on(min(max(left, 0.0), PART_S))
+        if ended or left <= PART_S:
+            return ended
 
 
 def _sit_out(rows: list[Row]) -> set[int]:

@@ -82,7 +82,7 @@ async def create(services: Services, request: HttpRequest) -> Response:
             context = context_of()
             return context, _prepared(services, ask, context, loaded, header.id, recorder.began)
 
-        context, prepared = await services.prepare(work)
+        context, prepared = await services.prepare(work, ask.options.priority)
         prepared, heard = await bound(services, recorder, ask.words, ask.constraint, prepared, loaded.facts)
         conversation = Conversation([(prepared.id, prepared.n)], recorder.timings if ask.timings else None, heard)
         seal = partial(services.seal.seal, REASONING) if ask.seals else None
