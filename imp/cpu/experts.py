@@ -22,8 +22,9 @@ from ..weights.checkpoint import UnsupportedModel, Weight
 from .activations import TILE, quantised_bytes
 from .matmul import TOKENS_AT_ONCE, UNIT_BYTES, group_products
 from .pack import BLOCK, LAYOUTS, Layout, Packed
-from .pointwise import GATED, GLU_COLUMNS, per_token, quantise_row, span_of, units_of
+from .pointwise import GATED, GLU_COLUMNS, quantise_row
 from .program import STEP_TOKENS, Argument, Kernel, Op, Placed, count, kernel, row_bytes
+from .shares import per_token, span_of, units_of
 from .simd import exp, fma, lane, load_f32, load_f32x8, load_i32, splat, store, store_f32, store_i32, word
 
 # What `arrange` makes, int32: how many items there are, then each one's expert, first row and the row behind its last

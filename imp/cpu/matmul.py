@@ -6,9 +6,9 @@ A few tokens meet a group of weights in vectors (vector_products.py), 16 in tile
 integer weights on whatever machine with AVX2: the float operations of one output are always block after block in one
 accumulator.
 
-Order of work: a unit is a run of row groups for a share of the tokens; their activations stay in L2 while each group,
-in L1, meets them a few at a time. Shares come before groups and every thread has as many of them: threads.py gives it
-the tokens that it has in the ops before and after, too.
+Order of work: a unit is a share of the row groups for a part of the tokens, whose activations stay in L2 while each
+group, in L1, meets them a few at a time. Parts come before shares and every thread has as many of them: threads.py
+gives it the tokens that it has in the ops before and after, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOKENS_AT_ONCE = 128
 UNIT_BYTES = 64 << 10  # of weights: small enough to share well, large enough to stream (32 KiB costs 8 % at decode)
 
 # Argument block
-WEIGHT, INPUT_BLOCKS, OUTPUTS, GROUP_BYTES, GROUPS, GROUPS_PER_UNIT = range(6)
+WEIGHT, INPUT_BLOCKS, OUTPUTS, GROUP_BYTES, GROUPS, SHARES = range(6)
 X, X_STRIDE, Y, Y_STRIDE, BIAS, ADD, TOKENS_WORD = range(6, 13)
 
 
@@ -53,9 +53,16 @@ def tokens_of_unit(tokens, step):
 @count
 def matmul_units(args, step):
     tokens = word(step, word(args, TOKENS_WORD))
-    shares = (word(args, GROUPS) + word(args, GROUPS_PER_UNIT) - 1) // word(args, GROUPS_PER_UNIT)
     at_once = tokens_of_unit(tokens, step)
-    return (tokens + at_once - 1) // at_once * shares
+    return (tokens + at_once - 1) // at_once * word(args, SHARES)
+
+
+def shares_of(groups: int, group_bytes: int, threads: int) -> int:
+    """Into how many shares the groups of a weight are cut: as many for every thread, of UNIT_BYTES at most. They differ
+    by one group: of 36 groups in shares of 5 one of two threads had 20."""
+    most = max(1, UNIT_BYTES // group_bytes)
+    wanted = max(-(-groups // most), 4 * threads)
+    return min(groups, -(-wanted // threads) * threads)
 
 
 @micro(returns=int64)
@@ -126,16 +133,14 @@ def _matmul(layout: Layout) -> Kernel:
 
     @kernel(matmul_units, name=f"matmul.{layout.name}")
     def matmul(args, step, unit, scratch):
-        groups, share = word(args, GROUPS), word(args, GROUPS_PER_UNIT)
-        shares = (groups + share - 1) // share
+        groups, shares = word(args, GROUPS), word(args, SHARES)
         blocks, x, x_stride = word(args, INPUT_BLOCKS), word(args, X), word(args, X_STRIDE)
         y_stride, add = word(args, Y_STRIDE), word(args, ADD)
         tokens = word(step, word(args, TOKENS_WORD))
         at_once = tokens_of_unit(tokens, step)
-        start = unit // shares * at_once
+        start, share = unit // shares * at_once, unit % shares
         stop = min(start + at_once, tokens)
-        first = unit % shares * share
-        for group in range(first, min(first + share, groups)):
+        for group in range(share * groups // shares, (share + 1) * groups // shares):
             weight = word(args, WEIGHT) + group * word(args, GROUP_BYTES)
             bias = word(args, BIAS) + group * rows * 4 if word(args, BIAS) != 0 else 0
             left = word(args, OUTPUTS) - group * rows

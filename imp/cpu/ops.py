@@ -33,7 +33,7 @@ from .experts import Mixture, Rows
 from .kept import BLOCK as KV_BLOCK
 from .kept import Kept
 from .kv import KEPT, kept_for
-from .matmul import MATMULS, UNIT_BYTES
+from .matmul import MATMULS, shares_of
 from .pack import Arena, Packed
 from .pointwise import (
     EMBEDS,
@@ -283,16 +283,13 @@ class Recorder:
         touched = [out] if isinstance(out, Buffer) else []
         column = 0
         for i, (part, source) in enumerate(zip(parts, sources, strict=True)):
-            weight = (part, part.blocks, part.outputs, part.group_bytes, part.groups, self._groups_per_unit(part))
+            shares = shares_of(part.groups, part.group_bytes, self.threads)
+            weight = (part, part.blocks, part.outputs, part.group_bytes, part.groups, shares)
             place = (source, x.stride, _Offset(out, column * 4), stride)
             args: tuple[Argument, ...] = (*weight, *place, 0 if bias is None else bias[column:], int(add), tokens_word)
             reads = [source, *(touched if add else [])]
             self._record(MATMULS[part.layout.name], args, reads, touched, joins=i > 0)
             column += part.outputs
-
-    def _groups_per_unit(self, part: Packed) -> int:
-        fair = -(-part.groups // (4 * self.threads))
-        return max(1, min(UNIT_BYTES // part.group_bytes, fair))
 
 
 class _Offset:

@@ -30,6 +30,7 @@ from .program import (
     count,
     kernel,
 )
+from .shares import part_of, parts, per_token, span_of, units_of
 from .simd import (
     F32,
     V,
@@ -52,6 +53,7 @@ from .simd import (
     load_u8,
     maximum,
     micro,
+    prefetch,
     real,
     same,
     splat,
@@ -69,24 +71,7 @@ from .simd import (
 
 GLU_COLUMNS, GLU_COLUMNS_OF_FEW = 512, 256  # of a unit; whole quantisation blocks
 CAP_COLUMNS = 4096
-
-
-@njit
-def units_of(tokens):
-    """As many as records of activations: two threads that wrote into one would take its lines from each other, which
-    is slower than to wait for one that writes it all."""
-    return (tokens + TILE - 1) // TILE
-
-
-@njit
-def span_of(unit, tokens):
-    """The tokens of a unit."""
-    return unit * TILE, min(unit * TILE + TILE, tokens)
-
-
-@count
-def per_token(args, step):
-    return units_of(word(step, STEP_TOKENS))
+LINE = 64  # bytes of a cache line
 
 
 @micro(int64, int64, int64)
@@ -118,13 +103,18 @@ def quantise_row(x, token, first, stop, blocks, out):
         _quantise_block(x + block * BLOCK * 4, at + place * BLOCK, at + TILE_SCALES + place * 4)
 
 
-@kernel(per_token)
+@count
+def _parts_of_tokens(args, step):
+    return parts(word(step, STEP_TOKENS), word(args, 2), step)
+
+
+@kernel(_parts_of_tokens)
 def quantise(args, step, unit, scratch):
     """args: 0 x, 1 stride, 2 columns, 3 out (tiles)"""
-    first, stop = span_of(unit, word(step, STEP_TOKENS))
+    columns = word(args, 2)
+    first, stop, begin, end = part_of(unit, word(step, STEP_TOKENS), columns, step)
     for token in range(first, stop):
-        columns = word(args, 2)
-        quantise_row(word(args, 0) + token * word(args, 1), token, 0, columns, columns // BLOCK, word(args, 3))
+        quantise_row(word(args, 0) + token * word(args, 1), token, begin, end, columns // BLOCK, word(args, 3))
 
 
 # Embedding
@@ -206,47 +196,50 @@ def _scaled(x, weight, columns, factor, y):
 
 
 @njit
-def _norm_row(args, x, token, scratch):
+def _norm_row(args, x, row, begin, end, scratch):
+    """Columns begin..end of what a row `x` becomes, which is row number `row` of the results."""
     columns = word(args, 2)
-    stored = word(args, 5) != 0
-    y = word(args, 5) + token * word(args, 6) if stored else scratch
-    _scaled(x, word(args, 3), columns, _rms_inverse(x, columns, real(args, 4)), y)
+    y = word(args, 5) + row * word(args, 6) if word(args, 5) != 0 else scratch
+    factor = _rms_inverse(x, columns, real(args, 4))
+    _scaled(x + begin * 4, word(args, 3) + begin * 4, end - begin, factor, y + begin * 4)
     if word(args, 7) != 0:
-        quantise_row(y, token, 0, columns, columns // BLOCK, word(args, 7))
+        quantise_row(y, row, begin, end, columns // BLOCK, word(args, 7))
 
 
-@kernel(per_token)
+@kernel(_parts_of_tokens)
 def norm(args, step, unit, scratch):
     """args: 0 x, 1 stride, 2 columns, 3 weight, 4 eps, 5 y or 0, 6 stride of y, 7 y quantised or 0"""
-    first, stop = span_of(unit, word(step, STEP_TOKENS))
+    first, stop, begin, end = part_of(unit, word(step, STEP_TOKENS), word(args, 2), step)
     for token in range(first, stop):
-        _norm_row(args, word(args, 0) + token * word(args, 1), token, scratch)
+        _norm_row(args, word(args, 0) + token * word(args, 1), token, begin, end, scratch)
 
 
 @count
-def per_wanted(args, step):
-    return word(step, STEP_WANTED)
+def _parts_of_wanted(args, step):
+    return parts(word(step, STEP_WANTED), word(args, 2), step)
 
 
-@kernel(per_wanted)
+@kernel(_parts_of_wanted)
 def norm_wanted(args, step, unit, scratch):
     """The rows that want logits, one after the other. args: as norm's"""
-    token = load_i32(word(step, STEP_WANTED_IDS) + unit * 4)
-    _norm_row(args, word(args, 0) + token * word(args, 1), unit, scratch)
+    first, stop, begin, end = part_of(unit, word(step, STEP_WANTED), word(args, 2), step)
+    for i in range(first, stop):
+        token = load_i32(word(step, STEP_WANTED_IDS) + i * 4)
+        _norm_row(args, word(args, 0) + token * word(args, 1), i, begin, end, scratch)
 
 
 @count
-def per_pooled(args, step):
-    return units_of(word(step, STEP_POOLED))
+def _parts_of_pooled(args, step):
+    return parts(word(step, STEP_POOLED), word(args, 2), step)
 
 
-@kernel(per_pooled)
+@kernel(_parts_of_pooled)
 def norm_pooled(args, step, unit, scratch):
     """The rows whose hidden states are wanted, one after the other. args: as norm's"""
-    first, stop = span_of(unit, word(step, STEP_POOLED))
+    first, stop, begin, end = part_of(unit, word(step, STEP_POOLED), word(args, 2), step)
     for i in range(first, stop):
         token = load_i32(word(step, STEP_POOLED_IDS) + i * 4)
-        _norm_row(args, word(args, 0) + token * word(args, 1), i, scratch)
+        _norm_row(args, word(args, 0) + token * word(args, 1), i, begin, end, scratch)
 
 
 @kernel(per_token)
@@ -362,44 +355,61 @@ def _prepared(args, x, y, norm_weight, eps, position):
         _rotate(y, word(args, 6) + position * half * 4, word(args, 7) + position * half * 4, half)
 
 
+@count
+def _rotate_units(args, step):
+    """Of many tokens, a record's; of few, a kv head of each, in the order in which attention has them."""
+    tokens = word(step, STEP_TOKENS)
+    return units_of(tokens) if are_many(tokens, step) else tokens * word(args, 4)
+
+
 def _rotate_store(kept: Kept) -> Kernel:
     store_key, store_value, turns = kept.store_key, kept.store_value, kept.format.turns
 
-    @kernel(per_token, name=f"pointwise.rotate_store_{kept.name}")
+    @njit
+    def rotate_head(args, step, token, head, scratch):
+        """A kv head of one token, and the query heads that attend to it."""
+        heads, kv_heads, d, record = word(args, 3), word(args, 4), word(args, 5), word(args, 15)
+        position = load_i32(word(step, STEP_POSITIONS) + token * 4)
+        slot = load_i32(word(step, STEP_SLOTS) + token * 4)
+        block, offset = word(args, 13) + slot // KV_BLOCK * word(args, 14), slot % KV_BLOCK
+        place = block + head * 2 * KV_BLOCK * record
+        for line in range(0, KV_BLOCK * record, LINE):  # a key's numbers are all over the keys of its block
+            prefetch(place + line)
+        x, share = word(args, 0) + token * word(args, 1), heads // kv_heads
+        for query in range(head * share, head * share + share):
+            q = word(args, 2) + (token * heads + query) * d * 4
+            _prepared(args, x + query * d * 4, q, word(args, 9), real(args, 10), position)
+            if turns:
+                turn(q, d)
+        memory = scratch + d * 4
+        _prepared(args, x + (heads + head) * d * 4, scratch, word(args, 11), real(args, 12), position)
+        if turns:
+            turn(scratch, d)
+            centre = word(args, 16) + head * d * 4
+            for i in range(0, d, 8):
+                store(scratch + i * 4, load_f32x8(scratch + i * 4) - load_f32x8(centre + i * 4))
+        store_key(scratch, place, offset, d, record, memory)
+        v = x + (heads + kv_heads + head) * d * 4
+        if turns:
+            for i in range(0, d, 8):
+                store(scratch + i * 4, load_f32x8(v + i * 4))
+            turn(scratch, d)
+            v = scratch
+        store_value(v, place, offset, d, record, memory)
+
+    @kernel(_rotate_units, name=f"pointwise.rotate_store_{kept.name}")
     def rotate_store(args, step, unit, scratch):
         """args: 0 qkv, 1 stride, 2 q out [T, H*d], 3 heads, 4 kv heads, 5 head size, 6 cos, 7 sin, 8 their columns or
         0, 9 q norm or 0, 10 its eps, 11 k norm or 0, 12 its eps, 13 the layer's cache, 14 bytes of a block in it,
         15 bytes of a record, 16 centres [kv heads, d] of turned keys"""
-        heads, kv_heads, d, record = word(args, 3), word(args, 4), word(args, 5), word(args, 15)
-        memory = scratch + d * 4
-        first, stop = span_of(unit, word(step, STEP_TOKENS))
+        kv_heads, tokens = word(args, 4), word(step, STEP_TOKENS)
+        if not are_many(tokens, step):
+            rotate_head(args, step, unit // kv_heads, unit % kv_heads, scratch)
+            return
+        first, stop = span_of(unit, tokens)
         for token in range(first, stop):
-            position = load_i32(word(step, STEP_POSITIONS) + token * 4)
-            slot = load_i32(word(step, STEP_SLOTS) + token * 4)
-            x = word(args, 0) + token * word(args, 1)
-            for head in range(heads):
-                q = word(args, 2) + (token * heads + head) * d * 4
-                _prepared(args, x + head * d * 4, q, word(args, 9), real(args, 10), position)
-                if turns:
-                    turn(q, d)
-            block = word(args, 13) + slot // KV_BLOCK * word(args, 14)
-            offset = slot % KV_BLOCK
             for head in range(kv_heads):
-                place = block + head * 2 * KV_BLOCK * record
-                _prepared(args, x + (heads + head) * d * 4, scratch, word(args, 11), real(args, 12), position)
-                if turns:
-                    turn(scratch, d)
-                    centre = word(args, 16) + head * d * 4
-                    for i in range(0, d, 8):
-                        store(scratch + i * 4, load_f32x8(scratch + i * 4) - load_f32x8(centre + i * 4))
-                store_key(scratch, place, offset, d, record, memory)
-                v = x + (heads + kv_heads + head) * d * 4
-                if turns:
-                    for i in range(0, d, 8):
-                        store(scratch + i * 4, load_f32x8(v + i * 4))
-                    turn(scratch, d)
-                    v = scratch
-                store_value(v, place, offset, d, record, memory)
+                rotate_head(args, step, token, head, scratch)
 
     return rotate_store
 
