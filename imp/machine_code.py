@@ -3,7 +3,7 @@
 A folder is named by everything the code depends on (the sources it is made from, versions, the CPU), so a file in it
 can never be stale and is never rewritten with other contents; files appear whole (written aside, then renamed). This is
 not Numba's own cache because that one keeps a changing index beside the code, which two processes can interleave, and
-does not look at the modules a kernel draws its micro-kernels from.
+does not look at the modules a kernel draws its micro-kernels from. A process that finds all it needs imports no Numba.
 """
 
 from __future__ import annotations
@@ -15,20 +15,14 @@ import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from functools import cache
-from itertools import count
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import llvmlite
-import llvmlite.binding as llvm
-import numba
-from numba.core.bytecode import FunctionIdentity
-from numba.core.ccallback import CFunc
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.dispatcher import Dispatcher
-from numba.core.registry import cpu_target
-from numba.core.runtime.nrt import rtsys
+
+from . import object_code
+from .processor import identity
 
 # What a package was built with, for the machine it was built on: read where a folder has none, never written to
 PREBUILT = Path(__file__).parent / "prebuilt"
@@ -49,8 +43,9 @@ class MachineCode:
         self.compiled = 0  # how many were not on disk
         self._compiling = compiling
 
-    def address(self, name: str, body: Callable[..., Any], signature: Any) -> int:
-        """The code of `body`. `name` alone identifies it within this version of the package."""
+    def address(self, name: str, body: Callable[..., Any], signature: str) -> int:
+        """The code of `body`. `name` alone identifies it within this version of the package. signature: in Numba's
+        words, as "int64(int64, int64)"."""
         code = _code_in_process(self.variant)
         if name not in code:
             code[name] = self._found(name) or self._compile(name, body, signature)
@@ -72,27 +67,24 @@ class MachineCode:
             return None
         try:
             symbol, state = marshal.loads(kept)
+            _, _, (code, _) = state  # as Numba writes a library: its name, the form, object code and bitcode
         except (EOFError, ValueError, TypeError):  # damaged on disk: compile it again
             return None
-        with global_compiler_lock:
-            rtsys.initialize(cpu_target.target_context)  # code may name symbols of Numba's runtime
-            library = cpu_target.target_context.codegen().unserialize_library(state)
-            return library.get_pointer_to_function(symbol), library
+        try:
+            image = object_code.load(code)
+            return image.symbols[symbol], image
+        except object_code.Unknown:
+            from .compiling import loaded
 
-    def _compile(self, name: str, body: Callable[..., Any], signature: Any) -> Code:
+            return loaded((symbol, state))
+
+    def _compile(self, name: str, body: Callable[..., Any], signature: str) -> Code:
+        from .compiling import compiled
+
         self.compiled += 1
-        # symbols are named after the function: equal names of two kernels would be taken for one
-        body.__qualname__ = f"{name}_{self.variant}"
-        _forget_other_variants(body, self.variant)
-        with global_compiler_lock, self._compiling():
-            # Functions that it calls are told apart by a number that each process counts from 1, and two of one name,
-            # made by a factory in different processes, would be taken for one where their kernels meet.
-            FunctionIdentity._unique_ids = count(_first_number(f"{name}_{self.variant}"))
-            options = {"nopython": True, "error_model": "numpy"}
-            compiled: Any = CFunc(body, (signature.args, signature.return_type), {}, options)
-            compiled.compile()
-        self._keep(name, (compiled.native_name, compiled._library.serialize_using_object_code()))
-        return compiled.address, compiled
+        code, kept = compiled(name, body, signature, self.variant, self._compiling())
+        self._keep(name, kept)
+        return code
 
     def _keep(self, name: str, value: tuple[Any, ...]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -103,47 +95,23 @@ class MachineCode:
 
 @cache
 def _code_in_process(variant: str) -> dict[str, Code]:
-    """By kernel name. Process-wide, as the LLVM engine that holds the code is: equal symbols must not come twice."""
+    """By kernel name. Process-wide, as the LLVM engine that holds code is: equal symbols must not come twice."""
     return {}
-
-
-@cache
-def _variants_in_process() -> WeakKeyDictionary[Any, str]:
-    """Which variant the functions that kernels call were compiled for."""
-    return WeakKeyDictionary()
-
-
-def _forget_other_variants(body: Callable[..., Any], variant: str) -> None:
-    """The functions a kernel calls keep their code, which may be of another variant: have them compiled again."""
-    of = _variants_in_process()
-    for function in _called(body, set()):
-        if of.get(function, variant) != variant:
-            function._make_finalizer()()
-            function._reset_overloads()
-        of[function] = variant
-
-
-def _called(body: Callable[..., Any], found: set[Any]) -> set[Any]:
-    """All jitted functions that this one refers to, by its closure or its module, and those that they do."""
-    cells = (cell.cell_contents for cell in body.__closure__ or ())
-    names = (body.__globals__.get(name) for name in body.__code__.co_names)
-    for function in (*cells, *names):
-        if isinstance(function, Dispatcher) and function not in found:
-            found.add(function)
-            _called(function.py_func, found)
-    return found
-
-
-def _first_number(symbol: str) -> int:
-    """Of the numbers of functions that are compiled for this kernel; those of others are far away."""
-    return int.from_bytes(hashlib.sha256(symbol.encode()).digest()[:6]) << 16
 
 
 def _fingerprint(sources: Iterable[Path]) -> str:
     """A hash of everything that decides what the machine code is."""
     digest = hashlib.sha256()
-    for path in sorted([Path(__file__), *sources]):
+    own = [Path(__file__).with_name(f"{name}.py") for name in ("machine_code", "compiling", "jit")]
+    for path in sorted([*own, *sources]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    cpu = sorted(llvm.get_host_cpu_features().items())
-    digest.update(repr((numba.__version__, llvmlite.__version__, llvm.get_host_cpu_name(), cpu)).encode())
+    digest.update(repr((_numba_version(), llvmlite.__version__, identity())).encode())
     return digest.hexdigest()[:20]
+
+
+@cache
+def _numba_version() -> str:
+    """As the package's own file says it, since to import Numba takes long."""
+    found = find_spec("numba")
+    assert found is not None and found.origin is not None, "Numba is installed with this package"
+    return Path(found.origin).with_name("_version.py").read_text()

@@ -22,19 +22,23 @@ ALLOWED: dict[str, set[str]] = {
     "control_groups": set(),
     "memory": {"control_groups"},
     "models": set(),
-    "machine_code": set(),
+    "processor": set(),
+    "object_code": set(),
+    "jit": set(),
+    "compiling": {"jit"},
+    "machine_code": {"processor", "object_code", "compiling"},
     "adapters": {"memory", "model", "weights"},
     "huge_pages": set(),
     "text": {"types"},
     "weights": {"types"},
     "obs": {"types"},
-    "constrain": {"types", "machine_code", "huge_pages"},
+    "constrain": {"types", "jit", "machine_code", "huge_pages"},
     "constrain.__main__": {"constrain", "encoder", "settings", "text", "weights"},
     "sched": {"types", "text"},
     "tiers": {"types", "sched"},
-    "speculate": {"types", "machine_code"},
+    "speculate": {"types", "jit", "machine_code"},
     "model": {"types", "weights"},
-    "cpu": {"types", "weights", "model", "machine_code", "huge_pages"},
+    "cpu": {"types", "weights", "model", "jit", "machine_code", "processor", "huge_pages"},
     "cuda": {"types", "weights", "model"},
     "chat": {"types", "text", "constrain"},
     "chat.__main__": {"chat", "encoder", "text", "weights"},
@@ -126,6 +130,17 @@ def test_only_settings_reads_the_environment():
 def test_a_backend_is_imported_in_the_bundle_alone():
     importers = {layer_of(path) for path in FILES if any(name.startswith("imp.cpu") for name in imports(path))}
     assert importers <= {"cpu", "bundle"}
+
+
+def test_the_compiler_is_imported_by_what_compiles_alone():
+    """A start that finds all its kernels on disk has no time for Numba: `from imp.jit import njit` instead."""
+    compiling = {ROOT / "compiling.py", ROOT / "cpu" / "numba_types.py", ROOT / "cuda" / "kernels" / "edit.py"}
+    for path in set(FILES) - compiling:
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            early = [name for name in names if name.startswith(("numba", "llvmlite.binding"))]
+            assert not early, f"{path.relative_to(ROOT)} imports {early[0]}"
 
 
 def test_no_module_keeps_mutable_state():

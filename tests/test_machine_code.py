@@ -9,9 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
-from numba import njit, types
-
 from imp.cpu.emit import int64, integer, micro
+from imp.jit import njit
 from imp.machine_code import MachineCode
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,8 +18,8 @@ PROCESS = """
 import ctypes, sys
 from contextlib import nullcontext
 from pathlib import Path
-from numba import njit, types
-from imp import machine_code
+from imp import machine_code, object_code
+from imp.jit import njit
 from imp.machine_code import MachineCode
 
 def made(factor):
@@ -40,22 +39,28 @@ def made(factor):
 
     return body
 
-signature = types.int64(types.int64, types.int64)
+signature = "int64(int64, int64)"
 machine_code.PREBUILT = Path(sys.argv[2])
+if refuses := sys.argv[3] == "refused":
+    def refuse(code):
+        raise object_code.Unknown
+
+    object_code.load = refuse
 code = MachineCode(Path(sys.argv[1]), [], "test", nullcontext)
-for factor in map(int, sys.argv[3:]):
+for factor in map(int, sys.argv[4:]):
     address = code.address(f"kernel{factor}", made(factor), signature)
     call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(address)
     judge = made(factor).__closure__[0].cell_contents.py_func
     for x in range(20):
         assert call(x, 4) == judge(x, 4) + judge(x + 1, 4) + judge(x + 2, 4), factor
+assert ("numba" in sys.modules) == (code.compiled > 0 or refuses), "who needs no compiler imports none"
 print(code.compiled)
 """
 
 
-def compiled(folder: Path, *factors: int, prebuilt: Path = Path("none")) -> int:
-    """A process uses these kernels; how many of them were not on disk."""
-    command = [sys.executable, "-c", PROCESS, str(folder), str(prebuilt), *map(str, factors)]
+def compiled(folder: Path, *factors: int, prebuilt: Path = Path("none"), loading: str = "as it is") -> int:
+    """A process uses these kernels; how many of them were not on disk. loading "refused": its loader takes none."""
+    command = [sys.executable, "-c", PROCESS, str(folder), str(prebuilt), loading, *map(str, factors)]
     return int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
 
 
@@ -65,6 +70,16 @@ def test_functions_of_one_name_that_different_processes_compiled_are_told_apart(
     assert len(files) == 2 and all(b"helper" in code for code in files)
     assert compiled(tmp_path, 3, 5) == 0
     assert compiled(tmp_path, 5, 3) == 0
+
+
+def test_llvm_loads_what_our_loader_refuses(tmp_path):
+    assert compiled(tmp_path, 3, 5) == 2
+    assert compiled(tmp_path, 5, 3, loading="refused") == 0
+
+
+def test_what_serves_is_imported_without_the_compiler():
+    program = "import sys, imp.app, imp.cpu.ops; assert not {'numba', 'llvmlite.binding'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 def test_functions_that_a_kernel_calls_are_of_its_variant(tmp_path):
@@ -89,7 +104,7 @@ def test_functions_that_a_kernel_calls_are_of_its_variant(tmp_path):
     found = []
     for value.now in (10, 20, 10):
         code = MachineCode(tmp_path, [], f"variant{value.now}", nullcontext)
-        address = code.address("same", body, types.int64(types.int64))
+        address = code.address("same", body, "int64(int64)")
         found.append(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(100))
     assert found == [111, 121, 111]
 

@@ -10,8 +10,6 @@ from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 
-from numba import types
-
 from ..machine_code import MachineCode
 from . import masks, trie
 
@@ -28,8 +26,7 @@ class ConstraintCode:
 
     def __init__(self, cache_dir: Path = DEFAULT_CACHE) -> None:
         code = _machine_code(cache_dir)
-        number = types.int64
-        four = number(number, number, number, number)
+        four = "int64(int64, int64, int64, int64)"
         run = code.address(RUN, masks.run, four)
         c = ctypes.c_int64
         self.run = ctypes.PYFUNCTYPE(c, c, c, c, c)(run)

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import carray, njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from ..jit import Jitted, carray, njit, numba, pointer
 
 # ---- the context: what belongs to a grammar ...
 (
@@ -87,27 +86,22 @@ Int = Any  # an integer of machine code, of whatever width
 def jitted(function: Callable[..., Any]) -> Any:
     """Compiled with every integer argument taken as int64 and every flag as a boolean: once, where Numba alone would
     compile a function again for each mixture of widths and constants it is called with."""
+    return Jitted(function, lambda: _dispatcher(function))
+
+
+def _dispatcher(function: Callable[..., Any]) -> Any:
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
-    dispatcher: Any = njit(**options)(function)
+    dispatcher: Any = numba().njit(**options)(function)
     template = dispatcher.get_call_template
     dispatcher.get_call_template = lambda given, named: template([_plain(argument) for argument in given], named)
     return dispatcher
 
 
 def _plain(argument: Any) -> Any:
+    types = numba().types
     argument = types.unliteral(argument)
     narrow = isinstance(argument, types.Integer) and argument != types.uint64
     return types.int64 if narrow else argument
-
-
-def _pointer_to(typing: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), generate
-
-
-pointer: Any = intrinsic(_pointer_to)  # in machine code: what lies at an address
 
 
 @jitted

@@ -6,8 +6,8 @@ One compiled function with three operations over arrays in a vector of addresses
 from __future__ import annotations
 
 import numpy as np
-from numba import carray
 
+from ..jit import carray
 from .layout import (
     BELOW_FLAGS,
     BELOW_HIGH,

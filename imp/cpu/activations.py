@@ -8,8 +8,7 @@ offset of the weights' integers is multiplied by). So all addresses in it are a 
 
 from __future__ import annotations
 
-from numba import njit
-
+from ..jit import njit
 from .pack import BLOCK
 from .program import STEP_THREADS
 from .simd import word

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from ..jit import njit
 from ..model.lora import MAX_RANK, Adapter, Base, Pair
 from ..model.ops import Linear
 from ..weights.checkpoint import InvalidModel, Weight

@@ -6,8 +6,7 @@ merged in order by one formula, by whoever holds them, so it cannot be seen who 
 
 from __future__ import annotations
 
-from numba import njit
-
+from ..jit import njit
 from .attention_plan import MERGE, merge_units
 from .kept import turn
 from .program import kernel

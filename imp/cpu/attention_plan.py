@@ -6,8 +6,7 @@ they hold and which chunks they close themselves, and no result depends on that.
 
 from __future__ import annotations
 
-from numba import njit
-
+from ..jit import njit
 from .program import (
     STEP_CONTEXTS,
     STEP_DECODE_COUNT,

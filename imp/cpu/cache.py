@@ -6,16 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from numba import types
-
 from ..machine_code import MachineCode
 from .emit import compiling_for
 
 Progress = Callable[[int, int], None]  # kernels ready, kernels wanted
 
-_INT64 = types.int64
-COUNT_SIGNATURE = _INT64(_INT64, _INT64)
-KERNEL_SIGNATURE = types.void(_INT64, _INT64, _INT64, _INT64)
+COUNT_SIGNATURE = "int64(int64, int64)"
+KERNEL_SIGNATURE = "void(int64, int64, int64, int64)"
 
 
 class CompiledKernels(MachineCode):

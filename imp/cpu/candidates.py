@@ -7,8 +7,8 @@ composes these. Functions take the workspace's address `w`; it starts with the w
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ..jit import njit
 from .simd import (
     I1,
     I8,

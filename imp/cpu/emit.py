@@ -3,45 +3,48 @@
 A micro-kernel is an ordinary Python function run once while a kernel is being compiled. Its arguments are `V`s; a plain
 Python loop unrolls, `for i in loop(n)` becomes a loop of the machine, `Var` is a register that changes inside one.
 `@micro(types, returns=type)` makes it callable from jitted code, and from other micro-kernels. What can be done with
-values is in simd.py; this file knows LLVM's types and Numba's, and no instruction of any machine.
+values is in simd.py, and how jitted code calls one in numba_types.py; this file knows LLVM's types, and no instruction
+of any machine.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from inspect import signature
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.core.typing.templates import AbstractTemplate, infer_global
-from numba.core.typing.templates import signature as typing_signature
-from numba.extending import lower_builtin, models, register_model
 
+from ..jit import Late
 from .variants import KINDS, detect
 
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 VOID = ir.VoidType()
 
-int64, int32, float32, void = types.int64, types.int32, types.float32, types.void
+
+@dataclass(frozen=True, eq=False)
+class Scalar:
+    """A number, by Numba's name for its type."""
+
+    name: str
+    ir: Any
 
 
-class Vector(types.Type):
-    """The Numba type of an LLVM vector."""
-
-    def __init__(self, name: str, lane: ir.Type, count: int) -> None:
-        self.ir = ir.VectorType(lane, count)
-        self.lane, self.count = lane, count
-        super().__init__(name=name)
+int64, int32, boolean = Scalar("int64", I64), Scalar("int32", I32), Scalar("boolean", I1)
+float32, float64, void = Scalar("float32", F32), Scalar("float64", F64), Scalar("void", VOID)
 
 
-class _VectorModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, frontend: Vector) -> None:
-        super().__init__(manager, frontend, frontend.ir)
+@dataclass(frozen=True, eq=False)
+class Vector:
+    name: str
+    lane: Any
+    count: int
 
+    @cached_property
+    def ir(self) -> Any:
+        return ir.VectorType(self.lane, self.count)
 
-register_model(Vector)(_VectorModel)
 
 f32x8, f32x16 = Vector("f32x8", F32, 8), Vector("f32x16", F32, 16)
 i32x8, i32x16 = Vector("i32x8", I32, 8), Vector("i32x16", I32, 16)
@@ -91,6 +94,8 @@ def runs(kind: str) -> bool:
 @contextmanager
 def compiling_for(features: str) -> Iterator[None]:
     """Kernels compiled inside are of this variant."""
+    from . import numba_types  # noqa: F401  what operators mean on vectors has to be known before a kernel begins
+
     before, Emission.features = Emission.features, features
     try:
         yield
@@ -202,6 +207,8 @@ class Var(V):
     """A register: `set` changes it, reading gives its value at that point of the machine code."""
 
     def __init__(self, start: V) -> None:
+        from numba.core import cgutils
+
         self._slot = cgutils.alloca_once(Emission.builder, start.type)
         self.set(start)
 
@@ -264,31 +271,21 @@ def when(condition: V) -> Iterator[None]:
         yield
 
 
-class Micro:
+class Micro(Late):
     """A micro-kernel: called from jitted code it becomes its machine code in place; called with Vs it emits there."""
 
     def __init__(self, body: Callable[..., V | None], given: tuple[Any, ...], returns: Any) -> None:
+        super().__init__(lambda: self)
         self.body, self.given, self.returns = body, given, returns
         self.__name__, self.__doc__ = body.__name__, body.__doc__
-        expected = len(signature(body).parameters)
+        expected = body.__code__.co_argcount
         assert expected == len(given), f"{body.__name__} declares {len(given)} types for {expected} parameters"
-        infer_global(self, types.Function(template(self, self._typed)))
-        lower_builtin(self, types.VarArg(types.Any))(self._lowered)
 
-    def _typed(self, found: tuple[Any, ...]) -> Any:
-        if len(found) != len(self.given):
-            return None
-        kinds = [_found_kind(f, g) for f, g in zip(found, self.given, strict=True)]
-        lengths = {vector_bits(k) for k, g in zip(kinds, self.given, strict=True) if isinstance(g, Family) and k}
-        if None in kinds or len(lengths) > 1:
-            return None
-        fixed = self.returns is None or isinstance(self.returns, types.Type)
-        return typing_signature(self.returns if fixed else self.returns(*kinds), *kinds)
+    @cached_property
+    def numba_type(self) -> Any:
+        from .numba_types import of_micro
 
-    def _lowered(self, context: Any, builder: Any, typing: Any, args: Any) -> Any:
-        with writing_to(builder):
-            result = self.body(*(V(arg) for arg in args))
-            return context.get_dummy_value() if result is None else result.ir
+        return of_micro(self)
 
     def __call__(self, *args: Any) -> Any:
         pairs = list(zip(args, self.given, strict=True))
@@ -296,43 +293,22 @@ class Micro:
         lifted = (
             given
             if isinstance(given, V) or kind is Any
-            else constant(given, vector if isinstance(kind, Family) else _ir_type(kind))
+            else constant(given, vector if isinstance(kind, Family) else kind.ir)
             for given, kind in pairs
         )
         return self.body(*lifted)
 
 
-def _found_kind(found: Any, given: Any) -> Any:
-    """The type an argument has in a call; None where it may not be that."""
-    if isinstance(given, Family):
-        return found if found in given.members else None
-    return types.unliteral(found) if given is Any else given
-
-
-def template(operation: Any, typed: Callable[[tuple[Any, ...]], Any]) -> Any:
-    """What Numba asks for the signature of a call."""
-
-    class Template(AbstractTemplate):
-        key = operation
-
-        def generic(self, args: Any, kws: Any) -> Any:
-            return None if kws else typed(args)
-
-    return Template
-
-
-def _ir_type(kind: Any) -> Any:
-    return kind.ir if isinstance(kind, Vector) else {int64: I64, int32: I32, float32: F32}[kind]
-
-
 def micro(*given: Any, returns: Any = void) -> Callable[[Callable[..., V | None]], Micro]:
-    """Declare a micro-kernel: the Numba type of each argument (Any: as given; a Family: one of its vectors) and of the
+    """Declare a micro-kernel: the type of each argument (Any: as given; a Family: one of its vectors) and of the
     result (or a function of the argument types). Jitted callers' numbers are cast to these types."""
     return lambda body: Micro(body, given, returns)
 
 
 def call(name: str, returns: Any, *args: V) -> V:
     """Call an LLVM intrinsic or an external C function by name."""
+    from numba.core import cgutils
+
     b = Emission.builder
     values = [arg.ir for arg in args]
     function = cgutils.get_or_insert_function(b.module, ir.FunctionType(returns, [v.type for v in values]), name)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from ..jit import njit
 from ..model.buffers import Buffer
 from ..model.ops import Experts
 from ..weights.checkpoint import UnsupportedModel, Weight

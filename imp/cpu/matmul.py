@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numba import njit
-
+from ..jit import njit
 from .activations import BLOCK, TILE, TILE_BLOCK_BYTES, TILE_SCALES, are_many
 from .pack import LAYOUTS, Layout
 from .program import STEP_THREADS, Kernel, count, kernel

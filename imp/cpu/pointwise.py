@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from ..jit import njit
 from .activations import TILE, TILE_BLOCK_BYTES, TILE_COUNTS, TILE_SCALES, TILE_SUMS, are_many
 from .kept import BLOCK as KV_BLOCK
 from .kept import Kept, turn

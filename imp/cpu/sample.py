@@ -19,7 +19,6 @@ import math
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
 from ..model.sampling import GREEDY_BELOW, Drawn, SamplingPlan
 from .cache import CompiledKernels
@@ -68,6 +67,7 @@ from .simd import (
     _Emission,
     call,
     constant,
+    float64,
     int64,
     load,
     load_f32,
@@ -93,14 +93,15 @@ SLACK = 1e-3  # bounds are this much lower, in units of log weight, than roundin
     STRIDE, MASK_WORDS, MASK_BITS, ALIASES, WIDTH,  # floats of a row of logits; of masks; alternatives of a row
 ) = range(38)  # fmt: skip
 
+_SIGNATURE = "void(int64, int64, int64)"
+
 
 class Sampler:
     """Draws tokens. Its machine code is compiled, or found on disk, when it is made; its workspace grows as needed.
     Used by one thread at a time."""
 
     def __init__(self, kernels: CompiledKernels) -> None:
-        signature = types.void(types.int64, types.int64, types.int64)
-        code = {body: kernels.address(f"sample.{body.__name__}", body, signature) for body in (_rows, *_PARTS)}
+        code = {body: kernels.address(f"sample.{body.__name__}", body, _SIGNATURE) for body in (_rows, *_PARTS)}
         self._call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(code[_rows])  # calls release the GIL
         self._parts = [code[part] for part in _PARTS]
         self._workspace = np.zeros(0, np.int64)
@@ -148,7 +149,7 @@ class Sampler:
         return start
 
 
-@micro(int64, int64, int64, returns=types.float64)
+@micro(int64, int64, int64, returns=float64)
 def _parameter(block: V, name: V, r: V) -> V:
     """The float32 of row r."""
     return V(_Emission.builder.fpext(load(word(block, name) + r * 4, F32).ir, F64))

@@ -7,8 +7,7 @@ some of their blocks.
 
 from __future__ import annotations
 
-from numba import njit
-
+from ..jit import njit
 from .activations import TILE
 from .pack import BLOCK
 from .program import STEP_THREADS, STEP_TOKENS, count

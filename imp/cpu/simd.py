@@ -11,17 +11,12 @@ reaches reliably (pmaddubsw, psignb, vpdpbusd); where they are missing the same 
 emit.py are reachable from here.
 """
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import types
-from numba.core.typing.templates import infer_global
-from numba.core.typing.templates import signature as typing_signature
-from numba.extending import lower_builtin
 
+from ..processor import machine
 from .emit import (  # noqa: F401 (see above)
     F16,
     F32,
@@ -39,12 +34,14 @@ from .emit import (  # noqa: F401 (see above)
     Vector,
     alike,
     bits,
+    boolean,
     call,
     compiling_for,
     constant,
     f32x8,
     f32x16,
     float32,
+    float64,
     floats,
     i8x32,
     i8x64,
@@ -66,10 +63,8 @@ from .emit import (  # noqa: F401 (see above)
     same,
     shorts,
     shuffle,
-    template,
     void,
     when,
-    writing_to,
     zeros,
 )
 from .emit import Emission as _Emission
@@ -134,7 +129,7 @@ def load_f32(address: V) -> V:
     return load(address, F32)
 
 
-@micro(int64, returns=types.float64)
+@micro(int64, returns=float64)
 def load_f64(address: V) -> V:
     return load(address, F64)
 
@@ -362,7 +357,7 @@ def bits_float(v: V) -> V:
     return bits(v, lanes_of(v, F32))
 
 
-# Arithmetic. The operators + - * / & | ^ << >> and comparisons are registered at the end of the file.
+# Arithmetic. The operators + - * / & | ^ << >> and comparisons of jitted code are in numba_types.py.
 
 
 @micro(floats, floats, floats, returns=same)
@@ -539,10 +534,9 @@ def atomic_store(address: V, value: V) -> None:
 @micro()
 def pause() -> None:
     """Tell the core that this is a waiting loop."""
-    machine = llvm.get_process_triple().split("-")[0]
-    if machine in ("x86_64", "i686"):
+    if machine() == "x86_64":
         call("llvm.x86.sse2.pause", VOID)
-    elif machine in ("aarch64", "arm64"):
+    elif machine() == "aarch64":
         call("llvm.aarch64.hint", VOID, constant(1, I32))
 
 
@@ -551,39 +545,3 @@ def prefetch(address: V) -> None:
     """Ask for a cache line that will be read soon."""
     pointer = V(_Emission.builder.inttoptr(address.ir, I8.as_pointer()))
     call("llvm.prefetch.p0", VOID, pointer, constant(0, I32), constant(3, I32), constant(1, I32))
-
-
-# Operators of jitted code: vector with vector, and vector with number
-
-
-def _register(op: Any, comparison: bool) -> None:
-    def typed(args: tuple[Any, ...]) -> Any:
-        vector = next((arg for arg in args if isinstance(arg, Vector)), None)
-        if len(args) != 2 or vector is None:
-            return None
-        scalar = {F32: float32, I32: int32}.get(vector.lane)
-        given = [arg if isinstance(arg, Vector) else scalar for arg in args]
-        if None in given or any(isinstance(arg, Vector) and arg != vector for arg in args):
-            return None
-        mask = mask8 if vector.count == 8 else mask16
-        return typing_signature(mask if comparison else vector, *given)
-
-    infer_global(op)(template(op, typed))
-
-    def lowered(context: Any, builder: Any, typing: Any, args: Any) -> Any:
-        with writing_to(builder):
-            count = next(kind.count for kind in typing.args if isinstance(kind, Vector))
-            a, b = (
-                V(raw) if isinstance(kind, Vector) else broadcast(V(raw), count)
-                for raw, kind in zip(args, typing.args, strict=True)
-            )
-            return op(a, b).ir
-
-    for left, right in ((Vector, Vector), (Vector, types.Number), (types.Number, Vector)):
-        lower_builtin(op, left, right)(lowered)
-
-
-for _op in ("add", "sub", "mul", "truediv", "and_", "or_", "xor", "lshift", "rshift"):
-    _register(getattr(operator, _op), comparison=False)
-for _op in ("lt", "le", "gt", "ge"):
-    _register(getattr(operator, _op), comparison=True)

@@ -32,8 +32,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
 
+from ..jit import njit
 from .cache import CompiledKernels
 from .emit import I32, I64, VOID, Emission, V, call, constant, int64, micro
 from .program import ALIGNMENT, SCRATCH_BYTES, STEP_THREADS, STEP_WORDS, Program
@@ -348,7 +348,7 @@ def _work(pool, scratch):
         _replay(pool, scratch)
 
 
-_ENTRY_SIGNATURE = types.void(types.int64, types.int64)
+_ENTRY_SIGNATURE = "void(int64, int64)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numba import njit, types
-
+from ..jit import njit
 from .activations import BLOCK, TILE, TILE_BLOCK_BYTES, TILE_SCALES
 from .pack import Layout
 from .program import SCRATCH_BYTES
@@ -19,6 +18,7 @@ from .simd import (
     Micro,
     V,
     Var,
+    boolean,
     constant,
     f32x16,
     i8x64,
@@ -46,7 +46,7 @@ _BLOCK_BYTES = 64 * BLOCK // 4  # of weights as bytes
 MOST_BLOCKS = (SCRATCH_BYTES - _BYTES_AT) // _BLOCK_BYTES
 
 
-@micro(returns=types.boolean)
+@micro(returns=boolean)
 def has_tiles() -> V:
     return constant(runs("amx"), I1)
 

@@ -9,7 +9,6 @@ architecture manual, volume 1, chapter 18.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba.core import cgutils
 
 from .emit import I8, I16, I64, VOID, Emission, V, call, constant, integer, micro
 from .simd import int64, store
@@ -32,6 +31,8 @@ def shape_deep_tiles(rows: V) -> None:
 
 
 def _shape(rows: V, depth: int) -> None:
+    from numba.core import cgutils
+
     # palette 1, from row 0; bytes of a row of each from 16 on, rows from 48 on
     memory = cgutils.alloca_once(Emission.builder, ir.ArrayType(I64, 8))
     at = V(Emission.builder.ptrtoint(memory, I64))

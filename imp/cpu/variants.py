@@ -14,7 +14,7 @@ import ctypes
 import sys
 from functools import cache
 
-import llvmlite.binding as llvm
+from ..processor import features, machine
 
 KINDS = ("amx", "avx512", "vnni", "avx2", "portable")
 WIDE, NARROW = 16, 8  # lanes of a vector of floats
@@ -25,15 +25,15 @@ _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 
 def variants() -> tuple[str, ...]:
     """The kinds that this machine runs, the fastest first."""
-    found = llvm.get_host_cpu_features()
+    found = features()
 
     def has(*names: str) -> bool:
-        return all(found.get(name) for name in names)
+        return found.issuperset(names)
 
     avx2 = has("avx2", "fma", "f16c")
-    vnni = avx2 and (has("avxvnni") or has("avx512vnni", "avx512vl"))
-    avx512 = vnni and has("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
-    amx = avx512 and has("amx-tile", "amx-int8", "amx-bf16") and tiles_are_granted()
+    vnni = avx2 and (has("avx_vnni") or has("avx512_vnni", "avx512vl"))
+    avx512 = vnni and has("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
+    amx = avx512 and has("amx_tile", "amx_int8", "amx_bf16") and tiles_are_granted()
     known = (amx, avx512, vnni, avx2, True)
     return tuple(kind for kind, runs in zip(KINDS, known, strict=True) if runs)
 
@@ -51,6 +51,6 @@ def lanes(kind: str) -> int:
 @cache
 def tiles_are_granted() -> bool:
     """Whether this process may use the tiles' registers, which hold for all its threads from the first call on."""
-    if sys.platform != "linux" or not llvm.get_process_triple().startswith("x86_64"):
+    if sys.platform != "linux" or machine() != "x86_64":
         return False
     return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from llvmlite import ir
-from numba import njit
 
+from ..jit import njit
 from .activations import TILE, TILE_BLOCK_BYTES, TILE_COUNTS, TILE_SCALES, TILE_SUMS
 from .pack import BLOCK, Layout
 from .simd import (

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numba import types
 
 from ..machine_code import MachineCode
 from . import search
@@ -24,7 +23,7 @@ class SearchCode:
 
     def __init__(self, cache_dir: Path) -> None:
         code = MachineCode(cache_dir.expanduser(), [Path(search.__file__)], "speculate", nullcontext)
-        signature = types.int64(*[types.int64] * 5)
+        signature = "int64(int64, int64, int64, int64, int64)"
         c = ctypes.PYFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)
         self.extend = c(code.address("speculate.extend", search.extend, signature))
         self.own = c(code.address("speculate.own", search.continue_own, signature))

@@ -13,12 +13,9 @@ token before is the last one; and if there is none, the original at the same dis
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import carray, njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from ..jit import carray, njit, pointer
 
 GAP = -1
 (
@@ -37,16 +34,6 @@ LOST = 48  # ... and after which the cursor is
 
 RUN, NEAR, REPLACEMENT = range(3)  # how a guess was found
 LENGTH_BITS = 8  # a result is tokens | matched << 8 | how << 16 | tokens that were expected << 24; 0: nothing
-
-
-def _pointer_to(typingctx: Any, address: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), codegen
-
-
-pointer: Any = intrinsic(_pointer_to)
 
 
 @njit
