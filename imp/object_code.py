@@ -24,8 +24,9 @@ _ALLOCATED, _EXECUTABLE = 2, 4  # flags of sections
 _UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2  # instead of a section's number
 _ABSOLUTE_64 = 1  # the relocation
 
-# Of Numba's runtime: reached only where a kernel raises or owns memory, which none does
-_NEVER = ("numba_", "NRT_")
+# Of Numba's runtime: reached only where a kernel raises, or gives memory back that it has taken. None raises; one that
+# takes memory names what allocates, too, which is not found here, so it is refused.
+_NEVER = ("numba_", "NRT_Free", "NRT_MemInfo_call_dtor")
 
 
 class Unknown(Exception):

@@ -18,7 +18,7 @@ SOURCE = """
 @kept = global i64 40
 
 declare double @pow(double, double)
-declare double @NRT_Allocate(double)
+declare double @NRT_Free(double)
 
 define i64 @counted() {
   %before = load i64, ptr @calls
@@ -34,9 +34,9 @@ entry:
   %at = getelementptr [4 x double], ptr @table, i64 0, i64 %i
   %base = load double, ptr %at
   %never = fcmp olt double %x, -1.0e300
-  br i1 %never, label %allocates, label %computes
-allocates:
-  %got = call double @NRT_Allocate(double %x)
+  br i1 %never, label %frees, label %computes
+frees:
+  %got = call double @NRT_Free(double %x)
   ret double %got
 computes:
   %found = call double @pow(double %base, double %x)
@@ -90,8 +90,9 @@ def test_loaded_code_may_be_run_but_not_written():
         (made(model="small"), "relocation"),
         (made(triple="aarch64-unknown-linux-gnu"), "x86-64"),
         (made(SOURCE.replace("@pow", "@nobody_has_this")), "nobody_has_this"),
+        (made(SOURCE.replace("NRT_Free", "NRT_Allocate")), "NRT_Allocate"),
     ],
-    ids=["nothing", "32 bit", "another model of code", "another machine", "an unknown name"],
+    ids=["nothing", "32 bit", "another model of code", "another machine", "an unknown name", "it takes memory"],
 )
 def test_what_cannot_be_loaded_is_refused(code, why):
     with pytest.raises(object_code.Unknown, match=why):

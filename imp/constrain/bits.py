@@ -19,6 +19,13 @@ def row_words(context: np.ndarray, row: int) -> np.ndarray:
 
 
 @jitted
+def copy_words(mask: np.ndarray, words: np.ndarray) -> None:
+    """A slice's assignment would take memory where the two overlap, which no kernel may."""
+    for word in range(len(mask)):
+        mask[word] = words[word]
+
+
+@jitted
 def set_bit(mask: np.ndarray, rank: int) -> None:
     mask[rank >> 5] |= np.uint32(1) << np.uint32(rank & 31)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import layout
-from .bits import row_words, set_bit, vocabulary_of
+from .bits import copy_words, row_words, set_bit, vocabulary_of
 from .class_rows import NO_ROW
 from .kernel import close, configs_of, counts_of, exits_of, full, intern, loops_of, nodes_of, states_of, step, steps_of
 from .layout import (
@@ -122,7 +122,7 @@ def _fill_body(context: np.ndarray, mask: np.ndarray, ended_now: int, ended_late
     vocabulary, long = vocabulary_of(context), long_of(context)
     words, unlimited = vocabulary[WORDS], room >= vocabulary[LONGEST]
     bucket = 0 if unlimited else min(room, BUCKETS - 1)
-    mask[:] = words_at(context[2 * layout.BODY_ROWS] + bucket * words * 4, words)
+    copy_words(mask, words_at(context[2 * layout.BODY_ROWS] + bucket * words * 4, words))
     if not unlimited:
         for i in range(len(long)):
             if long[i, 1] > room:

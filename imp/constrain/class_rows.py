@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import layout
-from .bits import row_words, set_bit, set_range, vocabulary_of
+from .bits import copy_words, row_words, set_bit, set_range, vocabulary_of
 from .kernel import close, configs_of, counts_of, loops_of, nodes_of, states_of
 from .layout import (
     ACCEPT,
@@ -89,7 +89,7 @@ def begin_mask(context: np.ndarray, state: int, free: int) -> Int:
             if row == NO_CLASS:
                 return NO_CLASS
             if row >= 0:
-                row_words(context, free)[:] = row_words(context, row)
+                copy_words(row_words(context, free), row_words(context, row))
                 counts_of(context)[WRITTEN] = free
                 return node if flags & np.uint64(EXACT) != 0 else -1
     clear_row(context, free)

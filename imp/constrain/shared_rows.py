@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import layout
-from .bits import row_words, set_bit
+from .bits import copy_words, row_words, set_bit
 from .bodies import body_row, free_of
 from .class_rows import NO_ROW, walk_all
 from .kernel import (
@@ -89,7 +89,7 @@ def differing_row(context: np.ndarray, state: int, other: int) -> Int:
     resumed = counts[STOPPED_ROOT] == state and counts[STOPPED_LOG] == OF_BOTH
     counts[STOPPED_ROOT] = DEAD
     if not resumed:
-        mask[:] = row_words(context, known)
+        copy_words(mask, row_words(context, known))
         counts[WRITTEN], counts[STOPPED_TRIE] = row, 0
     for which in range(counts[STOPPED_TRIE], 2):
         refused = walk_both(context, which, state, other, mask, resumed)
@@ -189,7 +189,7 @@ def framed_row(context: np.ndarray, state: int, stack: int) -> Int:
         return outside
     row = free_of(context)[counts[FREE_USED]]
     mask = row_words(context, row)
-    mask[:] = row_words(context, inner_row)
+    copy_words(mask, row_words(context, inner_row))
     counts[WRITTEN] = row
     counts[STOPPED_ROOT] = DEAD
     refused = _leave(context, inner, outside, mask)

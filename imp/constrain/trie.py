@@ -27,6 +27,7 @@ from .layout import (
 )
 
 SCAN, BUILD, SUMMARISE, FORK = range(4)
+DEEPEST = 1 << 16  # bytes of a token
 # SCAN: what a token is inside the body of a JSON string
 IS_CLEAN, IS_BODY, CHARS, QUOTE, CHARS_TO_QUOTE, SCANNED = range(6)
 BODY_HOME, BODY_DEAD = 0, 255  # states of the body's table: between two characters; not in a body
@@ -58,12 +59,14 @@ def _scan(steps: np.ndarray, data: np.ndarray, starts: np.ndarray, out: np.ndarr
 
 
 @jitted
-def _build(data: np.ndarray, starts: np.ndarray, order: np.ndarray, ranks: np.ndarray, trie: np.ndarray) -> int:
+def _build(
+    data: np.ndarray, starts: np.ndarray, order: np.ndarray, ranks: np.ndarray, trie: np.ndarray, work: np.ndarray
+) -> int:
     """Nodes of the trie of the tokens `order` (ascending by bytes, none empty). Equal tokens share a rank.
 
     trie [>= bytes of all + 1, 4]; ranks [tokens]: written for those in `order`. Returns the number of nodes; one more
     is written, which ends the last one's ranks."""
-    open_nodes = np.empty(1 << 16, np.int32)  # at each depth
+    open_nodes = work  # at each depth
     nodes, depth, previous, rank = 0, 0, -1, -1
     for token in order:
         start, length = starts[token], starts[token + 1] - starts[token]
@@ -91,13 +94,13 @@ def _build(data: np.ndarray, starts: np.ndarray, order: np.ndarray, ranks: np.nd
 
 
 @jitted
-def _summarise(utf8: np.ndarray, trie: np.ndarray, below: np.ndarray) -> int:
+def _summarise(utf8: np.ndarray, trie: np.ndarray, below: np.ndarray, work: np.ndarray) -> int:
     """below [nodes, 4]: the bytes under each node as two 64-bit sets, whether those beyond ASCII go on as UTF-8, and
     the most characters that begin there; OWN_FLAGS says the same of the bytes down to the node.
 
     utf8: uint8 [states, 256], the automaton of UTF-8, with BODY_HOME between characters."""
     count = len(below)
-    states, parents, path = np.empty(count, np.uint8), np.empty(count, np.int32), np.empty(1 << 16, np.int32)
+    path, parents, states = work[:DEEPEST], work[DEEPEST:], work[DEEPEST + count :]
     for node in range(count):
         depth, byte = trie[node, DEPTH], trie[node, BYTE]
         path[depth] = node
@@ -128,19 +131,20 @@ def _summarise(utf8: np.ndarray, trie: np.ndarray, below: np.ndarray) -> int:
 
 
 @jitted
-def _fork(trie: np.ndarray, below: np.ndarray, forks: np.ndarray, bytes_of: np.ndarray) -> int:
+def _fork(trie: np.ndarray, below: np.ndarray, forks: np.ndarray, bytes_of: np.ndarray, work: np.ndarray) -> int:
     """The children of nodes that have FORKS or more, and of the root, whose list comes first: how many, then each.
 
     forks, bytes_of [>= nodes + nodes // FORKS + 2]: nodes, and by which bytes. OWN_FLAGS >> FORK_SHIFT of a node is 1 +
     where its list begins, 0 if it has none. Returns how much was written."""
     count = len(below)
-    children, parents, path = np.zeros(count + 1, np.int32), np.empty(count, np.int32), np.empty(1 << 16, np.int32)
+    path, parents, children = work[:DEEPEST], work[DEEPEST:], work[DEEPEST + count :]
+    children[: count + 1] = 0
     for node in range(count):
         depth = trie[node, DEPTH]
         path[depth] = node
         parents[node] = path[depth - 1] + 1 if depth else 0  # 0: the root
         children[parents[node]] += 1
-    used, places = 0, np.empty(count + 1, np.int32)  # where the next child goes
+    used, places = 0, work[DEEPEST + 2 * count + 1 :]  # where the next child goes
     for node in range(count + 1):
         places[node] = -1
         if node == 0 or children[node] >= FORKS:
@@ -157,13 +161,19 @@ def _fork(trie: np.ndarray, below: np.ndarray, forks: np.ndarray, bytes_of: np.n
     return used
 
 
+def work_words(nodes: int) -> int:
+    return DEEPEST + 3 * nodes + 2
+
+
 def tries(addresses: int, operation: int, tokens: int, nodes: int) -> int:
-    """addresses: int64 [5], of the operation's arrays in the order of its arguments.
+    """addresses: int64 [7], of the operation's arrays in the order of its arguments, then the bytes of all tokens, and
+    the address of work_words(nodes) int32 to work with.
 
     SCAN (steps, data, starts, out); BUILD (data, starts, order, ranks, trie; nodes: how many tokens are in order);
     SUMMARISE (utf8, trie, below); FORK (trie, below, forks, bytes_of; tokens: how long these are)."""
-    at = carray(pointer(addresses), (6,), np.int64)
-    size = at[5]  # bytes of all tokens
+    at = carray(pointer(addresses), (7,), np.int64)
+    size = at[5]
+    work = carray(pointer(at[6]), (DEEPEST + 3 * nodes + 2,), np.int32)
     if operation == SCAN:
         return _scan(
             carray(pointer(at[0]), (nodes, 256), np.uint8),
@@ -178,6 +188,7 @@ def tries(addresses: int, operation: int, tokens: int, nodes: int) -> int:
             carray(pointer(at[2]), (nodes,), np.int32),
             carray(pointer(at[3]), (tokens,), np.int32),
             carray(pointer(at[4]), (size + 1, 4), np.int32),
+            work,
         )
     if operation == FORK:
         return _fork(
@@ -185,9 +196,11 @@ def tries(addresses: int, operation: int, tokens: int, nodes: int) -> int:
             carray(pointer(at[1]), (nodes, 4), np.uint64),
             carray(pointer(at[2]), (tokens,), np.int32),
             carray(pointer(at[3]), (tokens,), np.uint8),
+            work,
         )
     return _summarise(
         carray(pointer(at[0]), (tokens, 256), np.uint8),
         carray(pointer(at[1]), (nodes + 1, 4), np.int32),
         carray(pointer(at[2]), (nodes, 4), np.uint64),
+        work,
     )

@@ -26,7 +26,20 @@ from .layout import BUCKETS, BYTE, CLASS_LIMIT, FORKS, RANK, SCALARS, SIZE
 from .loops import BODY, TEXT, steps_table
 from .nfa import special
 from .rows import RowPool
-from .trie import BODY_DEAD, BUILD, CHARS, CHARS_TO_QUOTE, FORK, IS_BODY, IS_CLEAN, QUOTE, SCAN, SCANNED, SUMMARISE
+from .trie import (
+    BODY_DEAD,
+    BUILD,
+    CHARS,
+    CHARS_TO_QUOTE,
+    FORK,
+    IS_BODY,
+    IS_CLEAN,
+    QUOTE,
+    SCAN,
+    SCANNED,
+    SUMMARISE,
+    work_words,
+)
 
 FORMAT = b"2"
 NO_TOKEN = 2**31 - 1
@@ -287,9 +300,10 @@ def _in_order(tokens: Sequence[bytes], ids: Sequence[int]) -> list[int]:
 
 
 def _call(code: ConstraintCode, operation: int, tokens: int, nodes: int, size: int, *arrays: np.ndarray) -> int:
-    block = np.zeros(6, np.int64)
+    work = np.zeros(work_words(nodes), np.int32)
+    block = np.zeros(7, np.int64)
     block[: len(arrays)] = [array.ctypes.data for array in arrays]
-    block[5] = size
+    block[5], block[6] = size, work.ctypes.data
     return code.tries(block.ctypes.data, operation, tokens, nodes)
 
 

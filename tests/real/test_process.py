@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -51,6 +53,13 @@ def test_help_and_version_are_quick_and_plain():
     assert done.returncode == 0 and "--model PATH|NAME" in done.stdout and "server:" in done.stdout
     assert imp("--version").stdout.startswith("imp-server ")
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or sys.platform != "linux", reason="LLVM loads kernels there")
+def test_a_server_that_finds_its_kernels_on_disk_has_no_compiler_in_memory(smollm2_server, smollm2_path):
+    """By now, another server has left them there."""
+    with server("--model", str(smollm2_path)) as running:
+        assert "llvmlite" not in Path(f"/proc/{running.process.pid}/maps").read_text()
 
 
 def test_a_taken_port_is_said(smollm2_server):
