@@ -9,6 +9,7 @@ import numpy as np
 from ..model.inputs import StepInputs
 from ..model.ops import StepLimits
 from .adapters import Adapters, Kept
+from .ahead import Ahead
 from .program import STEP_WORDS, Program, fill_header
 from .threads import Place, Threads
 
@@ -34,11 +35,18 @@ class CpuAside:
     """model.ops.Aside on this machine's cores."""
 
     def __init__(
-        self, limits: StepLimits, programs: Programs, threads: Threads, adapters: Adapters, hidden: np.ndarray
+        self,
+        limits: StepLimits,
+        programs: Programs,
+        threads: Threads,
+        adapters: Adapters,
+        hidden: np.ndarray,
+        ahead: Ahead,
     ) -> None:
         """hidden: float32 [tokens of a step, D], where the programs leave hidden states."""
         self.limits = limits
         self._programs, self._threads, self._adapters, self._hidden = programs, threads, adapters, hidden
+        self._ahead = ahead
         self._step = np.zeros(STEP_WORDS, np.int64)
         self._begun: _Begun | None = None
         self._place: Place | None = None  # where it goes on; None: it has ended
@@ -50,6 +58,7 @@ class CpuAside:
         program = self._programs.adapted if len(inputs.adapted) else self._programs.plain
         self._begun, self._place = _Begun(program, inputs, self._adapters.kept), Place()
         fill_header(self._step, inputs)
+        self._ahead.used(inputs)
         self._begun.adapters.fill_header(self._step)
 
     def go_on(self, seconds: float) -> bool:

@@ -25,6 +25,7 @@ from ..model.sparse import ALL, Sparse
 from ..weights.checkpoint import UnsupportedModel, Weight
 from .activations import quantised_bytes
 from .adapters import Adapters, Sites, layout_for, most_bytes
+from .ahead import Ahead
 from .aside import CpuAside, Programs
 from .attention import AttentionWork
 from .cache import CompiledKernels, Progress, compile_all
@@ -405,7 +406,8 @@ class CpuBackend:
         self._sampler = Sampler(self.kernels)
         self._threads = Threads(self.thread_count, self.kernels)
         programs = Programs(*[build(second.ops, addresses) for second in seconds])
-        self.aside = CpuAside(few, programs, self._threads, self._adapters, few_hidden[:, : model.hidden])
+        self._ahead = Ahead(self._kv, planes, limits.blocks, self.kernels)
+        self.aside = CpuAside(few, programs, self._threads, self._adapters, few_hidden[:, : model.hidden], self._ahead)
         self.centres, self._ropes = recorder.centres, recorder.ropes
         self._kept, self._shapes = kept, model.kv_layers
 
@@ -477,6 +479,7 @@ class CpuBackend:
         tokens, rows, wanted = len(inputs.tokens), len(inputs.contexts), len(inputs.wanted)
         assert tokens <= limits.tokens and rows <= limits.rows and wanted <= limits.logit_rows, "the step is too large"
         fill_header(self._threads.step, inputs)
+        self._ahead.used(inputs)
         self._pooled = len(inputs.pooled)
         if not len(inputs.adapted):
             self._threads.run(self._program)
@@ -497,10 +500,11 @@ class CpuBackend:
         if self._threads is None:
             return
         self._threads.close()
+        self._ahead.close()
         self._threads = None
         self.aside = None
         del self._program, self._adapted_program, self._arena, self._adapters
-        del self._blocks, self._kv, self._logits, self._hidden
+        del self._blocks, self._kv, self._logits, self._hidden, self._ahead
 
 
 def _cores() -> int:
