@@ -10,7 +10,7 @@ from imp.cpu.kept import BLOCK
 from imp.cpu.kv import KEPT
 from imp.cpu.ops import Recorder
 from imp.cpu.pack import Arena
-from imp.cpu.program import STEP_TOKENS, build, fill_header
+from imp.cpu.program import STEP_PROMPTS, STEP_TOKENS, build, fill_header
 from imp.cpu.threads import Threads
 from imp.model.buffers import Buffer
 from imp.model.inputs import StepInputs
@@ -25,13 +25,22 @@ class Product:
     in a model."""
 
     def __init__(
-        self, kernels: CompiledKernels, threads: Threads, name: str, *, outputs: int, inputs: int, tokens: int
+        self,
+        kernels: CompiledKernels,
+        threads: Threads,
+        name: str,
+        *,
+        outputs: int,
+        inputs: int,
+        tokens: int,
+        prompts: bool = False,
     ) -> None:
-        self.threads, self.tokens = threads, tokens
+        """prompts: the tokens are those of prompts."""
+        self.threads, self.tokens, self.prompts = threads, tokens, prompts
         matrix = weight(name, outputs, inputs, np.random.default_rng(1))
         self.weight_bytes, self.multiply_adds = matrix.data.nbytes, outputs * inputs * tokens
         limits, kind = StepLimits(tokens, 1, 1, tokens, 1), kernels.variant
-        recorder = Recorder(limits, threads.count, [], np.zeros((1, 1), np.float32), kind=kind)
+        recorder = Recorder(limits, threads.count, [], np.zeros((1, 1), np.float32), kind=kind, apart=prompts)
         recorder.ops.clear()  # no attention here
         given = recorder._floats(inputs, "given")
         result = recorder.linear(given, Linear((matrix,)))
@@ -43,6 +52,7 @@ class Product:
 
     def run(self) -> None:
         self.threads.step[STEP_TOKENS] = self.tokens
+        self.threads.step[STEP_PROMPTS] = 0 if self.prompts else self.tokens
         self.threads.run(self._program)
 
 

@@ -42,11 +42,13 @@ class CpuAside:
         adapters: Adapters,
         hidden: np.ndarray,
         ahead: Ahead,
+        apart: bool,
     ) -> None:
-        """hidden: float32 [tokens of a step, D], where the programs leave hidden states."""
+        """hidden: float32 [tokens of a step, D], where the programs leave hidden states. apart: see fill_header."""
         self.limits = limits
         self._programs, self._threads, self._adapters, self._hidden = programs, threads, adapters, hidden
         self._ahead = ahead
+        self._apart = apart
         self._step = np.zeros(STEP_WORDS, np.int64)
         self._begun: _Begun | None = None
         self._place: Place | None = None  # where it goes on; None: it has ended
@@ -57,7 +59,7 @@ class CpuAside:
         assert not len(inputs.wanted), "no logits are made aside"
         program = self._programs.adapted if len(inputs.adapted) else self._programs.plain
         self._begun, self._place = _Begun(program, inputs, self._adapters.kept), Place()
-        fill_header(self._step, inputs)
+        fill_header(self._step, inputs, self._apart)
         self._ahead.used(inputs)
         self._begun.adapters.fill_header(self._step)
 

@@ -172,7 +172,10 @@ def _gate(name: str) -> Kernel:
         x = word(args, 1) + row * word(args, 2)
         y = word(args, 5) + row * word(args, 6) if word(args, 5) != 0 else scratch
         first, columns = unit % shares * GLU_COLUMNS, word(args, 3)
-        gated(x, columns, first, min(first + GLU_COLUMNS, columns), row, y, word(args, 7))
+        last = min(first + GLU_COLUMNS, columns)
+        gated(x, columns, first, last, y)
+        if word(args, 7) != 0:
+            quantise_row(y, row, first, last, columns // BLOCK, word(args, 7))
 
     return gate
 

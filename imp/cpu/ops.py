@@ -23,7 +23,7 @@ from ..model.ops import Attention, Experts, Linear, Model, Norm, Rope, StepLimit
 from ..model.sampling import Drawn, SamplingPlan
 from ..model.sparse import ALL, Sparse
 from ..weights.checkpoint import UnsupportedModel, Weight
-from .activations import quantised_bytes
+from .activations import pairs_bytes, quantised_bytes
 from .adapters import Adapters, Sites, layout_for, most_bytes
 from .ahead import Ahead
 from .aside import CpuAside, Programs
@@ -36,6 +36,7 @@ from .kept import Kept
 from .kv import KEPT, kept_for
 from .matmul import MATMULS, shares_of
 from .pack import Arena, Packed
+from .pair_products import LARGEST, PAIR_PRODUCTS
 from .pointwise import (
     EMBEDS,
     GLUS,
@@ -49,6 +50,7 @@ from .pointwise import (
 )
 from .program import (
     LANES,
+    STEP_PROMPTS,
     STEP_TOKENS,
     STEP_WANTED,
     Argument,
@@ -76,24 +78,24 @@ def _vector(values: np.ndarray) -> np.ndarray:
 
 
 class Activation:
-    """What an op made, [rows, columns]: as float32 rows, quantised in tiles, or both, whichever later ops ask for.
+    """What an op made, [rows, columns]: as float32 rows, quantised in tiles, as rows of pairs (activations.py),
+    whichever later ops ask for. Of positions that have pairs the tiles have nothing.
 
     Its maker's argument block has a place for each form it can write itself; the first request fills it. A form the
     maker cannot write is made by an op of its own."""
 
-    def __init__(self, rows: int, columns: int, floats: Buffer | None = None) -> None:
-        self.rows, self.columns = rows, columns
+    def __init__(self, rows: int, columns: int, floats: Buffer | None = None, stride: int = 0) -> None:
+        """stride: bytes from one row of floats to the next; 0: what keeps rows apart."""
+        self.rows, self.columns, self.stride = rows, columns, stride or row_bytes(columns)
         self.floats = floats
         self.tiles: Buffer | None = None
+        self.pairs: Buffer | None = None
         self.maker: Op | None = None
-        self.floats_at = self.tiles_at = 0  # places in the maker's arguments
-
-    @property
-    def stride(self) -> int:
-        return row_bytes(self.columns)
+        self.floats_at = self.tiles_at = self.pairs_at = 0  # places in the maker's arguments
 
     def made_by(self, op: Op, floats_at: int, tiles_at: int) -> Activation:
-        self.maker, self.floats_at, self.tiles_at = op, floats_at, tiles_at
+        """The place for pairs is behind that for tiles."""
+        self.maker, self.floats_at, self.tiles_at, self.pairs_at = op, floats_at, tiles_at, tiles_at + 1
         return self
 
 
@@ -112,11 +114,13 @@ class Recorder:
         beside: Recorder | None = None,
         sparse: Sparse = ALL,
         kind: str = "portable",
+        apart: bool = False,
     ) -> None:
         """hidden: float32 [tokens of a step, n]: where wanted hidden states go, n columns rounded up to whole vectors.
         None: the program keeps none. sites: where adapters add; None: nowhere. beside: has recorded the same model,
-        whose weights there are only once. kind: of the code that will run it (variants.py)."""
-        self.lanes = lanes(kind)
+        whose weights there are only once. kind: of the code that will run it (variants.py).
+        apart: whether positions from STEP_PROMPTS on are multiplied as pairs."""
+        self.lanes, self.apart = lanes(kind), apart
         self.limits, self.threads = limits, threads
         self.planes = planes  # of each layer: address of its KV cache, bytes of a block in it
         self.kept = kept  # how keys and values are
@@ -162,7 +166,8 @@ class Recorder:
 
     def rotate_store(self, qkv: Activation, attention: Attention) -> Activation:
         a, source = attention, self._as_floats(qkv)
-        q = self._floats(a.heads * a.head_dim, "q")
+        columns = a.heads * a.head_dim
+        q = Activation(self.limits.tokens, columns, Buffer(self.limits.tokens * columns * 4, "q"), columns * 4)
         assert q.floats
         plane, block_bytes = self.planes[a.layer]
         rope = a.rope
@@ -185,12 +190,13 @@ class Recorder:
         ops, out = self.work.attended(self._as_floats(q), attention, plane, block_bytes, self.kept)
         for op in ops:
             self._append(op)
-        return Activation(self.limits.tokens, attention.heads * attention.head_dim, out)
+        columns = attention.heads * attention.head_dim
+        return Activation(self.limits.tokens, columns, out, columns * 4)
 
     def glu(self, gate_up: Activation, activation: str) -> Activation:
         source = self._as_floats(gate_up)
         out = Activation(self.limits.tokens, gate_up.columns // 2)
-        args: list[Argument] = [source, gate_up.stride, out.columns, 0, out.stride, 0]
+        args: list[Argument] = [source, gate_up.stride, out.columns, 0, out.stride, 0, 0]
         return out.made_by(self._record(GLUS[activation], args, reads=[source]), floats_at=3, tiles_at=5)
 
     def experts_add(self, x: Activation, scores: Activation, experts: Experts, residual: Activation) -> Activation:
@@ -204,7 +210,7 @@ class Recorder:
         if self.hidden_out is None:
             return
         source, out = self._as_floats(x), self.hidden_out
-        args = (source, x.stride, x.columns, _vector(norm_.weight), float(norm_.eps), out, x.stride, 0)
+        args = (source, x.stride, x.columns, _vector(norm_.weight), float(norm_.eps), out, x.stride, 0, 0)
         self._record(norm_pooled, args, reads=[source])
 
     def logits(self, x: Activation, norm_: Norm, head: Linear, softcap_: float | None = None) -> None:
@@ -240,7 +246,7 @@ class Recorder:
 
     def _again(self, residual: Activation) -> Activation:
         """The same memory with new contents: forms made of the old ones do not count."""
-        return Activation(residual.rows, residual.columns, self._as_floats(residual))
+        return Activation(residual.rows, residual.columns, self._as_floats(residual), residual.stride)
 
     def _as_floats(self, x: Activation) -> Buffer:
         if x.floats is None:
@@ -252,18 +258,29 @@ class Recorder:
     def _as_tiles(self, x: Activation) -> Buffer:
         if x.tiles is None:
             x.tiles = Buffer(quantised_bytes(x.rows, x.columns), "tiles")
-            if x.maker is not None:
-                _fill_place(x.maker, x.tiles_at, x.tiles)
-            else:
-                assert x.floats is not None
-                args = (x.floats, x.stride, x.columns, x.tiles)
-                self._record(quantise, args, reads=[x.floats], writes=[x.tiles])
+            _fill_place(self._quantiser(x), x.tiles_at, x.tiles)
         return x.tiles
+
+    def _as_pairs(self, x: Activation) -> Buffer:
+        if x.pairs is None:
+            x.pairs = Buffer(pairs_bytes(x.rows, x.columns), "pairs")
+            _fill_place(self._quantiser(x), x.pairs_at, x.pairs)
+        return x.pairs
+
+    def _quantiser(self, x: Activation) -> Op:
+        """What makes tiles and pairs of it: its maker, or an op of its own."""
+        if x.maker is None:
+            assert x.floats is not None
+            made = self._record(quantise, [x.floats, x.stride, x.columns, 0, 0], reads=[x.floats])
+            x.made_by(made, floats_at=0, tiles_at=3)
+        assert x.maker is not None
+        return x.maker
 
     def _norm(self, kernel: Kernel, x: Activation, norm_: Norm, rows: int) -> Activation:
         source = self._as_floats(x)
         out = Activation(rows, x.columns)
-        args: list[Argument] = [source, x.stride, x.columns, _vector(norm_.weight), float(norm_.eps), 0, out.stride, 0]
+        args: list[Argument] = [source, x.stride, x.columns, _vector(norm_.weight), float(norm_.eps), 0, out.stride]
+        args += [0, 0]
         return out.made_by(self._record(kernel, args, reads=[source]), floats_at=5, tiles_at=7)
 
     def _matmul(self, x: Activation, linear: Linear, out: Activation, add: bool) -> None:
@@ -277,19 +294,26 @@ class Recorder:
     def _products(
         self, x: Activation, linear: Linear, out: Buffer | np.ndarray, stride: int, add: bool, tokens_word: int
     ) -> None:
-        """One op for each part; the parts write neighbouring columns and run side by side."""
+        """One op for each part, or two where prompts are multiplied apart; the parts write neighbouring columns, and
+        all run side by side."""
         parts = [self._packed(part) for part in linear.parts]
+        apart = self.apart and tokens_word == STEP_TOKENS
+        pairs = [self._as_pairs(x) if apart and part.layout.integers else None for part in parts]
         sources = [self._as_tiles(x) if part.layout.integers else self._as_floats(x) for part in parts]
         bias = None if linear.bias is None else _vector(linear.bias)
         touched = [out] if isinstance(out, Buffer) else []
         column = 0
-        for i, (part, source) in enumerate(zip(parts, sources, strict=True)):
+        for i, (part, source, pair) in enumerate(zip(parts, sources, pairs, strict=True)):
+            weight = (part, part.blocks, part.outputs, part.group_bytes, part.groups)
+            place = (_Offset(out, column * 4), stride, 0 if bias is None else bias[column:], int(add))
+            again = touched if add else []
+            if pair is not None:
+                shares = shares_of(-(-part.groups // 2), 2 * part.group_bytes, self.threads)
+                args: tuple[Argument, ...] = (*weight, shares, pair, x.columns, *place)
+                self._record(PAIR_PRODUCTS[part.layout.name], args, [pair, *again], touched, joins=i > 0)
             shares = shares_of(part.groups, part.group_bytes, self.threads)
-            weight = (part, part.blocks, part.outputs, part.group_bytes, part.groups, shares)
-            place = (source, x.stride, _Offset(out, column * 4), stride)
-            args: tuple[Argument, ...] = (*weight, *place, 0 if bias is None else bias[column:], int(add), tokens_word)
-            reads = [source, *(touched if add else [])]
-            self._record(MATMULS[part.layout.name], args, reads, touched, joins=i > 0)
+            args = (*weight, shares, source, x.stride, *place, tokens_word if pair is None else STEP_PROMPTS)
+            self._record(MATMULS[part.layout.name], args, [source, *again], touched, joins=i > 0 or pair is not None)
             column += part.outputs
 
 
@@ -377,18 +401,21 @@ class CpuBackend:
         self._columns, self._pooled = model.hidden, 0
         planes, self._blocks = self._planes(model, limits, kept)
         own, kind = self.sparse, self.features
-        recorder = Recorder(limits, self.thread_count, planes, self._logits, kept, self._hidden, sparse=own, kind=kind)
+        apart = kind == "amx" and not self.deterministic
+        recorder = Recorder(
+            limits, self.thread_count, planes, self._logits, kept, self._hidden, sparse=own, kind=kind, apart=apart
+        )
         model.forward(recorder)
         sites = Sites(layout_for(model), limits.tokens, self.thread_count)
         adding = Recorder(
-            limits, self.thread_count, planes, self._logits, kept, self._hidden, sites, recorder, own, kind
+            limits, self.thread_count, planes, self._logits, kept, self._hidden, sites, recorder, own, kind, apart
         )
         model.forward(adding)
         few = replace(limits, tokens=min(ASIDE, limits.tokens), rows=min(ASIDE_ROWS, limits.rows), logit_rows=0)
         few_hidden = np.zeros((few.tokens, self._hidden.shape[1]), np.float32)
         few_sites = Sites(sites.layout, few.tokens, self.thread_count)
         seconds = [
-            Recorder(few, self.thread_count, planes, self._logits, kept, few_hidden, each, recorder, own, kind)
+            Recorder(few, self.thread_count, planes, self._logits, kept, few_hidden, each, recorder, own, kind, apart)
             for each in (None, few_sites)
         ]
         for second in seconds:
@@ -399,6 +426,7 @@ class CpuBackend:
             compiled = aside.submit(compile_all, self.kernels, kernels, self.progress)
             for packed in recorder.weights.values():
                 self._arena.pack(packed)
+        self._apart = apart and all(packed.largest < LARGEST for packed in recorder.weights.values())
         addresses = compiled.result()
         self._program: Program = build(recorder.ops, addresses)
         self._adapted_program: Program = build(adding.ops, addresses)
@@ -407,7 +435,8 @@ class CpuBackend:
         self._threads = Threads(self.thread_count, self.kernels)
         programs = Programs(*[build(second.ops, addresses) for second in seconds])
         self._ahead = Ahead(self._kv, planes, limits.blocks, self.kernels)
-        self.aside = CpuAside(few, programs, self._threads, self._adapters, few_hidden[:, : model.hidden], self._ahead)
+        own_hidden = few_hidden[:, : model.hidden]
+        self.aside = CpuAside(few, programs, self._threads, self._adapters, own_hidden, self._ahead, self._apart)
         self.centres, self._ropes = recorder.centres, recorder.ropes
         self._kept, self._shapes = kept, model.kv_layers
 
@@ -478,7 +507,7 @@ class CpuBackend:
         limits = self.limits
         tokens, rows, wanted = len(inputs.tokens), len(inputs.contexts), len(inputs.wanted)
         assert tokens <= limits.tokens and rows <= limits.rows and wanted <= limits.logit_rows, "the step is too large"
-        fill_header(self._threads.step, inputs)
+        fill_header(self._threads.step, inputs, self._apart)
         self._ahead.used(inputs)
         self._pooled = len(inputs.pooled)
         if not len(inputs.adapted):

@@ -36,6 +36,12 @@ class Layout:
     def integers(self) -> bool:
         return self.scales > 0
 
+    def largest(self, fields: Fields) -> float:
+        """No magnitude of these weights is larger."""
+        integer = (1 << self.bits) - 1 if self.minimum else 1 << (self.bits - 1)
+        scale = max(float(np.abs(fields[name]).max(initial=0)) for name in ("d", "d1")[: self.scales])
+        return scale * integer + (float(np.abs(fields["m"]).max(initial=0)) if self.minimum else 0.0)
+
 
 def _integers(name: str, rows: int, scales: int, quads: int, minimum: bool = False, bias: int = 0) -> Layout:
     fields = [(field, "<f2", rows) for field in ("d", "d1")[:scales] + ("m",) * minimum]
@@ -78,6 +84,7 @@ class Packed:
         self.layout = layout_of(kind, lanes)
         self.outputs, self.inputs = weight.shape
         self.address = 0  # not packed yet
+        self.largest = 0.0  # no weight of integers is larger, once it is packed
 
     @property
     def groups(self) -> int:
@@ -114,7 +121,10 @@ class Arena:
         step = max(1, CHUNK_BYTES // max(1, data.shape[1]) // layout.rows) * layout.rows
         for start in range(0, packed.outputs, step):
             rows = slice(start, start + step)
-            _fill(out[start // layout.rows : (start + step) // layout.rows], packed.read(packed.weight, rows))
+            fields = packed.read(packed.weight, rows)
+            if layout.integers:
+                packed.largest = max(packed.largest, layout.largest(fields))
+            _fill(out[start // layout.rows : (start + step) // layout.rows], fields)
         release(data)
 
 

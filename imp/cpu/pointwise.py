@@ -12,7 +12,16 @@ import math
 import numpy as np
 
 from ..jit import njit
-from .activations import TILE, TILE_BLOCK_BYTES, TILE_COUNTS, TILE_SCALES, TILE_SUMS, are_many
+from .activations import (
+    TILE,
+    TILE_BLOCK_BYTES,
+    TILE_COUNTS,
+    TILE_SCALES,
+    TILE_SUMS,
+    are_many,
+    pair_row,
+    pairs_stride,
+)
 from .kept import BLOCK as KV_BLOCK
 from .kept import Kept, turn
 from .kv import KEPT
@@ -21,6 +30,7 @@ from .program import (
     STEP_POOLED,
     STEP_POOLED_IDS,
     STEP_POSITIONS,
+    STEP_PROMPTS,
     STEP_SLOTS,
     STEP_TOKEN_IDS,
     STEP_TOKENS,
@@ -103,6 +113,16 @@ def quantise_row(x, token, first, stop, blocks, out):
         _quantise_block(x + block * BLOCK * 4, at + place * BLOCK, at + TILE_SCALES + place * 4)
 
 
+@njit
+def factors_row(x, token, first, stop, columns, tiles, pairs, prompts):
+    """Columns first..stop of one token's row `x` as products want them: of the first `prompts` tokens quantised, where
+    there are `tiles`; of those behind as pairs, if there is a place for them."""
+    if pairs != 0 and token >= prompts:
+        pair_row(x, first, stop, pairs + token * pairs_stride(columns))
+    elif tiles != 0:
+        quantise_row(x, token, first, stop, columns // BLOCK, tiles)
+
+
 @count
 def _parts_of_tokens(args, step):
     return parts(word(step, STEP_TOKENS), word(args, 2), step)
@@ -110,11 +130,12 @@ def _parts_of_tokens(args, step):
 
 @kernel(_parts_of_tokens)
 def quantise(args, step, unit, scratch):
-    """args: 0 x, 1 stride, 2 columns, 3 out (tiles)"""
-    columns = word(args, 2)
+    """args: 0 x, 1 stride, 2 columns, 3 out (tiles), 4 out (pairs) or 0"""
+    columns, prompts = word(args, 2), word(step, STEP_PROMPTS)
     first, stop, begin, end = part_of(unit, word(step, STEP_TOKENS), columns, step)
     for token in range(first, stop):
-        quantise_row(word(args, 0) + token * word(args, 1), token, begin, end, columns // BLOCK, word(args, 3))
+        x = word(args, 0) + token * word(args, 1)
+        factors_row(x, token, begin, end, columns, word(args, 3), word(args, 4), prompts)
 
 
 # Embedding
@@ -196,22 +217,22 @@ def _scaled(x, weight, columns, factor, y):
 
 
 @njit
-def _norm_row(args, x, row, begin, end, scratch):
+def _norm_row(args, x, row, begin, end, prompts, scratch):
     """Columns begin..end of what a row `x` becomes, which is row number `row` of the results."""
     columns = word(args, 2)
     y = word(args, 5) + row * word(args, 6) if word(args, 5) != 0 else scratch
     factor = _rms_inverse(x, columns, real(args, 4))
     _scaled(x + begin * 4, word(args, 3) + begin * 4, end - begin, factor, y + begin * 4)
-    if word(args, 7) != 0:
-        quantise_row(y, row, begin, end, columns // BLOCK, word(args, 7))
+    factors_row(y, row, begin, end, columns, word(args, 7), word(args, 8), prompts)
 
 
 @kernel(_parts_of_tokens)
 def norm(args, step, unit, scratch):
-    """args: 0 x, 1 stride, 2 columns, 3 weight, 4 eps, 5 y or 0, 6 stride of y, 7 y quantised or 0"""
+    """args: 0 x, 1 stride, 2 columns, 3 weight, 4 eps, 5 y or 0, 6 stride of y, 7 y quantised or 0,
+    8 y as pairs or 0"""
     first, stop, begin, end = part_of(unit, word(step, STEP_TOKENS), word(args, 2), step)
     for token in range(first, stop):
-        _norm_row(args, word(args, 0) + token * word(args, 1), token, begin, end, scratch)
+        _norm_row(args, word(args, 0) + token * word(args, 1), token, begin, end, word(step, STEP_PROMPTS), scratch)
 
 
 @count
@@ -225,7 +246,7 @@ def norm_wanted(args, step, unit, scratch):
     first, stop, begin, end = part_of(unit, word(step, STEP_WANTED), word(args, 2), step)
     for i in range(first, stop):
         token = load_i32(word(step, STEP_WANTED_IDS) + i * 4)
-        _norm_row(args, word(args, 0) + token * word(args, 1), i, begin, end, scratch)
+        _norm_row(args, word(args, 0) + token * word(args, 1), i, begin, end, word(step, STEP_PROMPTS), scratch)
 
 
 @count
@@ -239,7 +260,7 @@ def norm_pooled(args, step, unit, scratch):
     first, stop, begin, end = part_of(unit, word(step, STEP_POOLED), word(args, 2), step)
     for i in range(first, stop):
         token = load_i32(word(step, STEP_POOLED_IDS) + i * 4)
-        _norm_row(args, word(args, 0) + token * word(args, 1), i, begin, end, scratch)
+        _norm_row(args, word(args, 0) + token * word(args, 1), i, begin, end, word(step, STEP_PROMPTS), scratch)
 
 
 @kernel(per_token)
@@ -271,17 +292,14 @@ def _gelu_tanh(x: V) -> V:
 
 def _gated(activation):
     @njit
-    def gated(gate, columns, first, stop, row, y, tiles):
-        """act(gate) * up of columns first..stop. gate: a row of columns, then as many of up. y: a row. tiles: where row
-        number `row` goes quantised, or 0"""
+    def gated(gate, columns, first, stop, y):
+        """act(gate) * up of columns first..stop. gate: a row of columns, then as many of up. y: a row."""
         up = gate + columns * 4
         whole = first + (stop - first) // 16 * 16
         for i in range(first, whole, 16):
             store(y + i * 4, activation(load_f32x16(gate + i * 4)) * load_f32x16(up + i * 4))
         for i in range(whole, stop, 8):
             store(y + i * 4, activation(load_f32x8(gate + i * 4)) * load_f32x8(up + i * 4))
-        if tiles != 0:
-            quantise_row(y, row, first, stop, columns // BLOCK, tiles)
 
     return gated
 
@@ -303,7 +321,8 @@ def _glu(name: str) -> Kernel:
 
     @kernel(_glu_units, name=f"pointwise.glu_{name}")
     def glu(args, step, unit, scratch):
-        """args: 0 gate_up, 1 stride, 2 columns of y, 3 y or 0, 4 stride of y, 5 y quantised or 0"""
+        """args: 0 gate_up, 1 stride, 2 columns of y, 3 y or 0, 4 stride of y, 5 y quantised or 0,
+        6 y as pairs or 0"""
         columns = word(args, 2)
         if are_many(word(step, STEP_TOKENS), step):
             shares = (columns + GLU_COLUMNS - 1) // GLU_COLUMNS
@@ -315,7 +334,9 @@ def _glu(name: str) -> Kernel:
         for token in range(begin, end):
             y = word(args, 3) + token * word(args, 4) if word(args, 3) != 0 else scratch
             row = word(args, 0) + token * word(args, 1)
-            gated(row, columns, first, min(first + width, columns), token, y, word(args, 5))
+            last = min(first + width, columns)
+            gated(row, columns, first, last, y)
+            factors_row(y, token, first, last, columns, word(args, 5), word(args, 6), word(step, STEP_PROMPTS))
 
     return glu
 

@@ -54,6 +54,7 @@ STEP_ADAPTERS, STEP_ADAPTER_BYTES = 22, 23  # adapters.py's table, and bytes of 
 STEP_OUTPUTS = 24  # int32* [B]; 0: not said
 STEP_SPARSE_COUNT, STEP_SCORE_COUNT = 25, 26  # attention_plan.py's: positions that choose, and chunks that are scored
 STEP_THREADS = 27  # threads.py's: how many there are
+STEP_PROMPTS = 28  # of the positions, the first that is multiplied as prompts are; T: none
 STEP_WORDS = 32
 
 SCRATCH_BYTES = 2 << 20
@@ -88,12 +89,15 @@ def kernel(units: Count, name: str | None = None) -> Callable[[Body], Kernel]:
 
 
 def row_bytes(columns: int) -> int:
-    """From one row of floats to the next."""
-    return -(-columns // LANES) * LANES * 4
+    """From one row of floats to the next. Rows that were a multiple of 1 KiB apart would meet in the cache."""
+    whole = -(-columns // LANES) * LANES * 4
+    return whole if whole % 1024 else whole + 64
 
 
-def fill_header(step: np.ndarray, inputs: StepInputs) -> None:
-    """The words of a step header, int64 [STEP_WORDS], that say what is computed. The inputs have to stay."""
+def fill_header(step: np.ndarray, inputs: StepInputs, apart: bool = False) -> None:
+    """The words of a step header, int64 [STEP_WORDS], that say what is computed. The inputs have to stay.
+
+    apart: whether prompts are multiplied in another way than outputs."""
     step[STEP_TOKENS], step[STEP_ROWS], step[STEP_WANTED] = len(inputs.tokens), len(inputs.contexts), len(inputs.wanted)
     step[STEP_TOKEN_IDS] = inputs.tokens.ctypes.data
     step[STEP_POSITIONS] = inputs.positions.ctypes.data
@@ -105,6 +109,7 @@ def fill_header(step: np.ndarray, inputs: StepInputs) -> None:
     step[STEP_WANTED_IDS] = inputs.wanted.ctypes.data
     step[STEP_POOLED], step[STEP_POOLED_IDS] = len(inputs.pooled), inputs.pooled.ctypes.data
     step[STEP_ADAPTED], step[STEP_ADAPTED_SPANS] = len(inputs.adapted), inputs.adapted.ctypes.data
+    step[STEP_PROMPTS] = inputs.prompts_from if apart else len(inputs.tokens)
     step[STEP_OUTPUTS] = inputs.outputs.ctypes.data if len(inputs.outputs) else 0
 
 

@@ -5,7 +5,7 @@ Every kind has the instructions of the ones behind it in KINDS:
   avx2      256 bits, with FMA and F16C
   vnni      byte products that add up (VNNI) on 256 bits
   avx512    512 bits, with VNNI
-  amx       tiles of bytes and bfloat16 (AMX), which Linux grants to a process that asks
+  amx       tiles of bytes and bfloat16 (AMX), which Linux grants to a process that asks, and arithmetic on halves
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def variants() -> tuple[str, ...]:
     avx2 = has("avx2", "fma", "f16c")
     vnni = avx2 and (has("avx_vnni") or has("avx512_vnni", "avx512vl"))
     avx512 = vnni and has("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
-    amx = avx512 and has("amx_tile", "amx_int8", "amx_bf16") and tiles_are_granted()
+    amx = avx512 and has("avx512_fp16", "amx_tile", "amx_int8", "amx_bf16") and tiles_are_granted()
     known = (amx, avx512, vnni, avx2, True)
     return tuple(kind for kind, runs in zip(KINDS, known, strict=True) if runs)
 

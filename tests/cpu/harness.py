@@ -14,6 +14,7 @@ from imp.cpu.ops import Activation, Recorder
 from imp.cpu.pack import Arena
 from imp.cpu.program import (
     STEP_POSITIONS,
+    STEP_PROMPTS,
     STEP_SLOTS,
     STEP_TOKEN_IDS,
     STEP_TOKENS,
@@ -88,13 +89,16 @@ class Workbench:
         inputs: StepInputs | None = None,
         cache: np.ndarray | None = None,
         logits: np.ndarray | None = None,
+        prompts_from: int | None = None,
     ) -> np.ndarray:
-        """record(recorder, *activations of `given`) -> the activation to read, [T, n]; None: the logits."""
+        """record(recorder, *activations of `given`) -> the activation to read, [T, n]; None: the logits. prompts_from:
+        the first position that is multiplied as prompts are."""
         tokens = len(given[0]) if given else len(inputs.tokens)
         out = np.zeros((tokens, 1), np.float32) if logits is None else logits
         limits = StepLimits(tokens, 1, len(out), tokens, 1)
         planes = [] if cache is None else [(cache.ctypes.data, cache[0].nbytes)]
-        recorder = Recorder(limits, self.threads.count, planes, out, kind=self.kernels.variant)
+        kind, apart = self.kernels.variant, prompts_from is not None
+        recorder = Recorder(limits, self.threads.count, planes, out, kind=kind, apart=apart)
         recorder.ops.clear()  # no attention here
         sources = [recorder._floats(x.shape[1], "given") for x in given]
         result = record(recorder, *sources)
@@ -110,6 +114,7 @@ class Workbench:
             rows[:] = np.nan  # what is behind a row must not matter
             rows[:, : x.shape[1]] = x
         self._fill_step(tokens, inputs)
+        self.threads.step[STEP_PROMPTS] = tokens if prompts_from is None else prompts_from
         self.threads.run(program)
         if result is None:
             return out
