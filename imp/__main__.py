@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from imp import settings
+from imp import models, settings
+from imp.beside import Beside
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,9 +22,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         from imp import check
 
         return check.run(chosen)
+    early = _reading_vocabulary(chosen)
     from imp import app
 
-    return app.run(chosen)
+    return app.run(chosen, early)
+
+
+def _reading_vocabulary(chosen: settings.Settings) -> Beside | None:
+    """The process of encoder.py, begun before imports take as long here as it does there. None: which model there will
+    be is not plain to see; then it is begun, or what is wrong is said, where the model is loaded."""
+    own, paths = chosen.model, chosen.paths
+    named = own.model if own.models_dir is not None else own.model or paths.default_model
+    try:
+        if named is not None and own.script is None:
+            return Beside("imp.encoder", models.find_model(str(named), own.models_dir))
+        if own.script is None and own.models_dir is None and (path := models.fetched(paths.model_cache)) is not None:
+            return Beside("imp.encoder", path)
+    except (models.ModelError, OSError):
+        pass
+    return None
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from imp import __version__, bundle, garbage, keys, models
+from imp.beside import Beside
 from imp.bundle import Bundle, DeviceError
 from imp.encoder import EncoderGone
 from imp.engine import Engine
@@ -96,8 +97,11 @@ def choose_model(settings: Settings) -> Path | None:
     return models.default_model(paths.model_cache, models.progress_printer(sys.stderr))
 
 
-def read_model(settings: Settings, progress: Callable[[str], None]) -> tuple[Path, Bundle] | None:
-    """What is to be served, loaded, and where it lies; None where nothing is chosen. Raises what EXIT_CODES lists."""
+def read_model(
+    settings: Settings, progress: Callable[[str], None], early: Beside | None = None
+) -> tuple[Path, Bundle] | None:
+    """What is to be served, loaded, and where it lies; None where nothing is chosen. early: the process of its encoder,
+    if that was begun before. Raises what EXIT_CODES lists."""
     own = settings.model
     if own.script is not None:
         if own.model is not None:
@@ -110,26 +114,28 @@ def read_model(settings: Settings, progress: Callable[[str], None]) -> tuple[Pat
             raise ScriptError("--script and --lora exclude each other")
         return own.script, load_script(own.script, settings)
     path = choose_model(settings)
-    return None if path is None else (path, load_model(path, settings, progress))
+    return None if path is None else (path, load_model(path, settings, progress, early))
 
 
-def load_model(path: Path, settings: Settings, progress: Callable[[str], None]) -> Bundle:
+def load_model(
+    path: Path, settings: Settings, progress: Callable[[str], None], early: Beside | None = None
+) -> Bundle:
     """A model with its draft model, where the settings name one. Raises what EXIT_CODES lists."""
     draft = settings.speculative.draft_model
     if draft is not None and not settings.speculative.k:
         raise models.ModelError("--draft-model has nothing to do where speculative.k is 0")
     found = None if draft is None else models.find_model(draft, settings.model.models_dir)
-    return bundle.load(path, settings, progress, found)
+    return bundle.load(path, settings, progress, found, early)
 
 
-def run(settings: Settings) -> int:
-    """Serve until a signal; returns the exit code."""
+def run(settings: Settings, early: Beside | None = None) -> int:
+    """Serve until a signal; returns the exit code. early: see read_model."""
     logs.setup(settings.diagnostics.log_level)
     sys.setswitchinterval(SWITCH_S)
     garbage.begin()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(App(settings).serve())
+            return runner.run(App(settings, early).serve())
     except StartError as error:
         say(f"imp-server: error: {error}")
         return error.exit_code
@@ -146,8 +152,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 class App:
     """One server process. Owned by the event loop."""
 
-    def __init__(self, settings: Settings):
-        self.settings = settings
+    def __init__(self, settings: Settings, early: Beside | None = None):
+        self.settings, self.early = settings, early
         self.notifier = Notifier(settings.paths.notify_socket, settings.paths.watchdog_us / 1e6 or None)
         self.metrics = Metrics()
         self.sinks = self._open_sinks()
@@ -318,7 +324,7 @@ class App:
         self.services.state = State.LOADING
         loop = asyncio.get_running_loop()
         try:
-            found = await asyncio.to_thread(read_model, self.settings, self._progress(loop))
+            found = await asyncio.to_thread(read_model, self.settings, self._progress(loop), self.early)
         except tuple(kind for kind, _ in EXIT_CODES) as error:
             code = next(code for kind, code in EXIT_CODES if isinstance(error, kind))
             raise StartError(str(error) or type(error).__name__, code) from None

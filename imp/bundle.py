@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from .adapters import Adapters, Shapes, read_named
+from .beside import Beside
 from .chat.prepare import Adapted, ModelFacts
 from .constrain.code import compile_aside
 from .encoder import EncoderProcess
@@ -168,12 +169,15 @@ def _on_gpu(settings: Settings, progress: Progress) -> Backend:
     return backend
 
 
-def load(path: Path, settings: Settings, progress: Progress, draft: Path | None = None) -> Bundle:
-    """Load a model, and with it the one that guesses what it will say, `draft`. Raises InvalidModel, UnsupportedModel,
+def load(
+    path: Path, settings: Settings, progress: Progress, draft: Path | None = None, early: Beside | None = None
+) -> Bundle:
+    """Load a model, and with it the one that guesses what it will say, `draft`. early: the process of its encoder, if
+    that was begun before. Raises InvalidModel, UnsupportedModel,
     ContextTooLong, FileNotFoundError, MemoryError, InvalidTokenizer, UnsupportedTokenizer, EncoderGone, FolderError,
     DeviceError, memory.OutOfMemory."""
     progress(f"reading {path.name}")
-    encoder = EncoderProcess(path)  # reads its vocabulary while we do the rest
+    encoder = EncoderProcess(path, early)  # reads its vocabulary while we do the rest
     checkpoint = open_checkpoint(path)
     digest = digest_aside(checkpoint.files, settings)
     wanted = settings.runtime.max_seq_len

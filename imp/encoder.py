@@ -1,4 +1,4 @@
-"""The tokenizer's library in a process of its own. Knows files and sockets to that process, not requests.
+"""The tokenizer's library in a process of its own (beside.py). Knows files and that process, not requests.
 
 The library holds the interpreter's lock while it builds a vocabulary, which takes from tenths of a second to seconds,
 and what it hands out are objects by the hundred thousand. Over there it keeps nobody waiting. What comes from there
@@ -16,18 +16,15 @@ import os
 import pickle
 import signal
 import socket
-import struct
-import subprocess
-import sys
 import weakref
 from array import array
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import NoReturn
 
+from .beside import Beside, receive, send
 from .text.gguf_vocab import read_gguf_vocabulary
 from .text.json_vocab import read_json_vocabulary
 from .text.packed import pack, unpack
@@ -36,11 +33,8 @@ from .weights.checkpoint import Checkpoint, InvalidModel, TokenizerFiles, open_c
 
 log = logging.getLogger("imp.encoder")
 
-CHANNELS = 5  # two threads prepare, two compile, the engine's looks ahead; whoever comes beyond these waits for one
 IDS_AT_ONCE = 1 << 16  # made into numbers of Python in half a millisecond
 DEAD = "the tokenizer's process has died"
-
-_HEAD = struct.Struct("<BQ")  # a Kind, and how many bytes follow
 
 
 class Kind(IntEnum):
@@ -62,17 +56,22 @@ class EncoderGone(Exception):
 class EncoderProcess:
     """The encoder of one model's vocabulary (text.vocabulary.Encoder)."""
 
-    def __init__(self, path: Path) -> None:
-        """path: the model's. Begins to read its vocabulary, and returns. Raises EncoderGone."""
+    def __init__(self, path: Path, early: Beside | None = None) -> None:
+        """path: the model's. Begins to read its vocabulary, and returns. early: the process, if it was begun before,
+        for whatever path; it ends with this, whoever else refers to it. Raises EncoderGone."""
         self._path = path
-        self._child = _Child(path)
+        if early is not None and early.path != path:
+            early.end()
+            early = None
+        self._child = _begun(path) if early is None else early
+        weakref.finalize(self, self._child.end)
         self._lock = Lock()  # held by whoever starts it again
         self._digest = b""
 
     def vocabulary(self) -> Vocabulary:
         """Wait for the vocabulary; called once. Raises InvalidTokenizer, UnsupportedTokenizer, InvalidModel,
         UnsupportedModel, OSError, EncoderGone."""
-        packed = self._child.vocabulary()
+        packed = _said(self._child)
         self._digest = hashlib.sha256(packed).digest()
         return unpack(packed, self)
 
@@ -91,115 +90,52 @@ class EncoderProcess:
     def _ask(self, kind: Kind, text: bytes) -> list[int]:
         child = self._child
         try:
-            return child.ask(kind, text)
+            return _asked(child, kind, text)
         except EncoderGone:
-            return self._started_again(child).ask(kind, text)
+            return _asked(self._started_again(child), kind, text)
 
-    def _started_again(self, dead: _Child) -> _Child:
+    def _started_again(self, dead: Beside) -> Beside:
         with self._lock:
             if self._child is dead:
                 log.error("the tokenizer's process has died; it is started again")
-                child = _Child(self._path)
-                if hashlib.sha256(child.vocabulary()).digest() != self._digest:
+                child = _begun(self._path)
+                if hashlib.sha256(_said(child)).digest() != self._digest:
                     raise EncoderGone("the tokenizer's process has died, and its model's files have changed since")
                 self._child = child
             return self._child
 
 
-class _Child:
-    """One process and the channels to it; it is killed when this is no longer referred to."""
-
-    def __init__(self, path: Path) -> None:
-        pairs = [socket.socketpair() for _ in range(CHANNELS)]
-        here, there = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        numbers = [each.fileno() for each in there]
-        program = (
-            "import os, sys\n"
-            f"sys.path[:] = {sys.path!r}\n"
-            # which the libraries read when they are loaded: whoever is asked does the work, on one thread
-            "os.putenv('TOKENIZERS_PARALLELISM', 'false'); os.putenv('OPENBLAS_NUM_THREADS', '1')\n"
-            f"from imp.encoder import main; main({str(path)!r}, {numbers})"
-        )
-        command = [sys.executable, "-I", "-c", program]
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=numbers,
-                start_new_session=True,  # an interrupt from the terminal is not for it
-            )
-        except OSError as error:
-            raise EncoderGone(f"the tokenizer's process cannot be started: {error}") from error
-        finally:
-            for each in there:
-                each.close()
-        weakref.finalize(self, _end, process, here)
-        self.pid = process.pid
-        self._first = here[0]
-        self._free: SimpleQueue[socket.socket] = SimpleQueue()
-        for each in here:
-            self._free.put(each)
-
-    def vocabulary(self) -> bytearray:
-        """The first thing it says, before anything is asked."""
-        return _answer(self._first)
-
-    def ask(self, kind: Kind, text: bytes) -> list[int]:
-        channel = self._free.get()
-        try:
-            _send(channel, kind, text)
-            answer = _answer(channel)
-        except OSError as error:
-            raise EncoderGone(DEAD) from error
-        finally:
-            self._free.put(channel)
-        tokens = array("i", answer)
-        ids: list[int] = []
-        for start in range(0, len(tokens), IDS_AT_ONCE):
-            ids += tokens[start : start + IDS_AT_ONCE].tolist()
-        return ids
-
-
-def _answer(channel: socket.socket) -> bytearray:
+def _begun(path: Path) -> Beside:
     try:
-        kind, data = _receive(channel)
-    except EOFError as error:
+        return Beside(__name__, path)
+    except OSError as error:
+        raise EncoderGone(f"the tokenizer's process cannot be started: {error}") from error
+
+
+def _said(child: Beside) -> bytearray:
+    """The vocabulary, packed."""
+    try:
+        answer = child.first()
+    except (EOFError, OSError) as error:
         raise EncoderGone(DEAD) from error
-    if kind is Kind.FAILED:
+    return _checked(*answer)
+
+
+def _asked(child: Beside, kind: Kind, text: bytes) -> list[int]:
+    try:
+        answer = child.ask(kind, text)
+    except (EOFError, OSError) as error:
+        raise EncoderGone(DEAD) from error
+    tokens = array("i", _checked(*answer))
+    ids: list[int] = []
+    for start in range(0, len(tokens), IDS_AT_ONCE):
+        ids += tokens[start : start + IDS_AT_ONCE].tolist()
+    return ids
+
+
+def _checked(kind: int, data: bytearray) -> bytearray:
+    if kind == Kind.FAILED:
         raise pickle.loads(data)
-    return data
-
-
-def _end(process: subprocess.Popen[bytes], channels: Sequence[socket.socket]) -> None:
-    for each in channels:
-        each.close()
-    process.kill()  # it has nothing to finish
-    try:  # whoever drops the last reference may be the event loop
-        Thread(target=process.wait, name="reaper", daemon=True).start()
-    except RuntimeError:  # there are no new threads while the interpreter ends
-        process.wait()
-
-
-def _send(channel: socket.socket, kind: Kind, data: bytes) -> None:
-    channel.sendall(_HEAD.pack(kind, len(data)))
-    channel.sendall(data)
-
-
-def _receive(channel: socket.socket) -> tuple[Kind, bytearray]:
-    """EOFError where the other side has gone."""
-    kind, size = _HEAD.unpack(_exactly(channel, _HEAD.size))
-    return Kind(kind), _exactly(channel, size)
-
-
-def _exactly(channel: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
-    left = memoryview(data)
-    while left:
-        count = channel.recv_into(left)
-        if not count:
-            raise EOFError
-        left = left[count:]
     return data
 
 
@@ -227,7 +163,7 @@ def main(path: str, numbers: Sequence[int]) -> NoReturn:
 def _serve(channel: socket.socket, encoder: Encoder) -> NoReturn:
     while True:
         try:
-            kind, text = _receive(channel)
+            kind, text = receive(channel)
         except (EOFError, OSError):
             os._exit(0)
         try:
@@ -238,16 +174,16 @@ def _serve(channel: socket.socket, encoder: Encoder) -> NoReturn:
             _say(channel, Kind.DONE, array("i", ids).tobytes())
 
 
-def _found(encoder: Encoder, kind: Kind, text: str) -> list[int]:
-    if kind is not Kind.PIECE:
-        return encoder.encode(text, kind is Kind.PARSING)
+def _found(encoder: Encoder, kind: int, text: str) -> list[int]:
+    if kind != Kind.PIECE:
+        return encoder.encode(text, kind == Kind.PARSING)
     token = encoder.token_id(text)
     return [] if token is None else [token]
 
 
 def _say(channel: socket.socket, kind: Kind, data: bytes) -> None:
     try:
-        _send(channel, kind, data)
+        send(channel, kind, data)
     except OSError:  # who asked has gone
         os._exit(0)
 

@@ -85,6 +85,12 @@ def default_model(cache: Path, progress: Progress) -> Path:
     return fetch(DEFAULT, cache, progress)
 
 
+def fetched(cache: Path) -> Path | None:
+    """The path of the default model, where it is in `cache` already."""
+    path = cache / DEFAULT.file
+    return path if _complete(path, DEFAULT) else None
+
+
 # --- models on disk --------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from imp.beside import Beside
 from imp.encoder import EncoderGone, EncoderProcess, read_vocabulary
 from imp.text.tokenizer import InvalidTokenizer, Tokenizer
 from imp.weights.checkpoint import InvalidModel
@@ -158,3 +159,16 @@ def test_signals_to_the_whole_group_leave_it_alone(small: Path, number: signal.S
     pid, tokenizer = encoder.pid, Tokenizer(encoder.vocabulary())
     os.kill(pid, number)
     assert tokenizer.encode("hello") and encoder.pid == pid
+
+
+def test_a_process_that_was_begun_early_is_the_encoders_and_ends_with_it(small: Path, tmp_path: Path) -> None:
+    early = Beside("imp.encoder", small)
+    encoder = EncoderProcess(small, early)
+    pid, tokenizer = encoder.pid, Tokenizer(encoder.vocabulary())
+    assert pid == early.pid and tokenizer.decode(tokenizer.encode("hello")) == "hello"
+    del encoder, tokenizer
+    until(gone, pid)  # though `early` refers to it
+    other = Beside("imp.encoder", tmp_path / "another")
+    encoder = EncoderProcess(small, other)
+    assert encoder.pid != other.pid and Tokenizer(encoder.vocabulary()).encode("hello")
+    until(gone, other.pid)
