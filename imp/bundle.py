@@ -221,7 +221,8 @@ def load(
     with allocating(memory):
         proposer = guide.drafting(tokenizer, limits, bits) if guide else None
     guesses = speculation(settings, proposer)
-    pool = BlockPool(memory.blocks, BLOCK_SIZE, memory.most_blocks, Growth(memory.block_bytes).grant)
+    grant = Growth(memory.block_bytes).grant
+    pool = BlockPool(memory.blocks, BLOCK_SIZE, memory.most_blocks, grant, backend.tells_apart)
     model_files = None if digest is None else digest.result()
     tiers = below(pool, backend, backend.kv_block_bytes(model, BLOCK_SIZE), model_files, settings)
     bundle = Bundle(

@@ -36,14 +36,15 @@ def likes(text: str, much: float = 6.0) -> Taste:
 
 
 class ToyLogits:
-    """Backend: the scores of a position depend on all tokens up to it, which it reads back through the block table."""
+    """Backend: the scores of a position depend on all tokens up to it, which it reads back through the block table, and
+    on which of them it was given as a prompt's."""
 
     name = "toy"
 
     def __init__(
         self, blocks: int, taste: Taste = lambda row, last: None, vocab: int = len(VOCAB), block: int = BLOCK
     ) -> None:
-        self.kv, self.taste = np.full(blocks * block, -1, np.int64), taste
+        self.kv, self.taste = np.full((blocks * block, 2), -1, np.int64), taste  # token, and whether it was a prompt's
         self.vocab, self.block = vocab, block
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
@@ -52,7 +53,8 @@ class ToyLogits:
             self.kv[target * size : (target + 1) * size] = self.kv[source * size : (source + 1) * size]
 
     def run(self, inputs: StepInputs) -> np.ndarray:
-        self.kv[inputs.slots] = inputs.tokens
+        self.kv[inputs.slots, 0] = inputs.tokens
+        self.kv[inputs.slots, 1] = np.arange(len(inputs.tokens)) >= inputs.prompts_from
         rows = []
         for at in inputs.wanted:
             b = int(np.searchsorted(inputs.row_starts, at, side="right")) - 1
@@ -60,13 +62,14 @@ class ToyLogits:
             places = np.arange(int(inputs.positions[at]) + 1)
             history = self.kv[table[places // self.block] * self.block + places % self.block]
             assert (history >= 0).all(), "a position was read that was never computed"
-            rows.append(self.scores(history))
+            rows.append(self.scores(*history.T))
         return np.array(rows, np.float32).reshape(len(rows), self.vocab + PADDING)
 
-    def scores(self, history: np.ndarray) -> np.ndarray:
-        rng = np.random.default_rng(int(np.dot(history + 1, np.arange(1, len(history) + 1) ** 2 % 977)))
+    def scores(self, tokens: np.ndarray, read: np.ndarray) -> np.ndarray:
+        """Of what follows these tokens.   read: which of them are a prompt's, 0 or 1."""
+        rng = np.random.default_rng(int(np.dot(2 * tokens + read + 1, np.arange(1, len(tokens) + 1) ** 2 % 977)))
         row = rng.standard_normal(self.vocab + PADDING) * 2
-        self.taste(row, int(history[-1]))
+        self.taste(row, int(tokens[-1]))
         row[self.vocab :] = 50.0
         return row
 

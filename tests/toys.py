@@ -159,9 +159,9 @@ class AllowListState:
 # -- the toy model ---------------------------------------------------------------------------------------------------
 
 
-def cell(before: list[int], token: int, salt: bytes) -> int:
-    """KV of one position: everything before it, this token, and the salt."""
-    return ((before[-1] if before else 7 + sum(salt)) * 31 + token + 1) % 1_000_003
+def cell(before: list[int], token: int, salt: bytes, read: bool) -> int:
+    """KV of one position: everything before it, this token, the salt, and whether it was read, as a prompt's."""
+    return ((before[-1] if before else 7 + sum(salt)) * 31 + 2 * token + read + 1) % 1_000_003
 
 
 def attend(cells: list[int]) -> int:
@@ -231,7 +231,8 @@ class ToyRunner:
             seq, size = row.seq, self.size
             cells = [self.kv[seq.blocks[p // size]][p % size] for p in range(position)]
             assert None not in cells, "a position was read that was never computed"
-            self._at(seq, position, cell(cells, seq.tokens[position], seq.request.salt))  # type: ignore[arg-type]
+            found = cell(cells, seq.tokens[position], seq.request.salt, row.is_prompt)  # type: ignore[arg-type]
+            self._at(seq, position, found)
         if self._left:
             return [RowResult([], pending=True) for _ in batch.aside]
         self._begun = None
@@ -246,7 +247,7 @@ class ToyRunner:
         cells = [c for c in read if c is not None]
         assert len(cells) == row.start, "a position was read that was never computed"
         for position, token in enumerate(row.inputs, row.start):
-            cells.append(cell(cells, token, request.salt))
+            cells.append(cell(cells, token, request.salt, row.is_prompt))
             self._at(seq, position, cells[-1])
         result = RowResult([])
         if row.wants_prompt_logprobs:
@@ -282,7 +283,7 @@ class ToyRunner:
     def _ahead(self, seq: Sequence, cells: list[int], fresh: list[int], count: int) -> list[int]:
         cells, said = list(cells), [fresh[-1]]
         for i in range(count):
-            cells.append(cell(cells, said[-1], seq.request.salt))
+            cells.append(cell(cells, said[-1], seq.request.salt, read=False))
             said.append(draw(cells, seq.request, seq.index, seq.generated + len(fresh) + i, None))
         return said[1:]
 
@@ -331,16 +332,18 @@ class Output:
         return (*shown, end.reason, end.stop, end.usage.prompt, end.usage.generated)
 
 
-def reference(request: Request, index: int = 0, context: int = 1_000_000) -> Output:
-    """What a sequence must give: computed alone, in one piece, on whole texts. Only the model is shared."""
+def reference(request: Request, index: int = 0, context: int = 1_000_000, written: range = range(0)) -> Output:
+    """What a sequence must give: computed alone, in one piece, on whole texts. Only the model is shared.
+
+    written: positions of the prompt that were found in the cache as an earlier output had left them."""
     prompt, limits = request.prompt, request.limits
     constraint = None if request.constraint is None else request.constraint.start()
     cells: list[int] = []
     out = Output()
     scores: list[TokenLogprob | None] = []
-    for token in prompt:
+    for position, token in enumerate(prompt):
         scores.append(logprob_of(cells, token) if cells else None)
-        cells.append(cell(cells, token, request.salt))
+        cells.append(cell(cells, token, request.salt, position not in written))
     if request.sampling.prompt_logprobs is not None:
         out.prompt_logprobs = tuple(scores)
     drawn: list[int] = []
@@ -354,7 +357,7 @@ def reference(request: Request, index: int = 0, context: int = 1_000_000) -> Out
         if request.sampling.logprobs is not None:
             out.logprobs.append(logprob_of(cells, token))
         out.tokens.append(token)
-        cells.append(cell(cells, token, request.salt))
+        cells.append(cell(cells, token, request.salt, read=False))
         hits = [(at, i) for i, s in enumerate(limits.stop_strings) if (at := spelled(out.tokens).find(s)) >= 0]
         if hits:
             at, i = min(hits)
@@ -443,7 +446,7 @@ class Stage:
         self.durations: list[float] = []
         self.runner = runner or ToyRunner(blocks, size)
         self.letters: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        pool = BlockPool(start or blocks, size, blocks, grant)
+        pool = BlockPool(start or blocks, size, blocks, grant, tells_apart=True)
         kept = None
         if below is not None:
             assert isinstance(self.runner, ToyRunner)
@@ -538,3 +541,10 @@ class Stage:
                 block = row.seq.blocks[position // size]
                 assert sched.pool.refs[block] == 1, "a shared block is written"
         assert logits <= sched.max_logit_rows
+
+
+def unsuspecting(stage: Stage) -> Stage:
+    """The same, but it has seen nothing but short outputs and counts on more of them."""
+    for _ in range(50):
+        stage.sched.places.lengths.add(1)
+    return stage

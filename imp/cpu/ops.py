@@ -369,6 +369,11 @@ class CpuBackend:
         self._threads: Threads | None = None
         self._sampler: Sampler | None = None
 
+    @property
+    def tells_apart(self) -> bool:
+        """With AMX, which computes prompts in bfloat16; and where outputs are sparse."""
+        return (self.features == "amx" and not self.deterministic) or bool(self.sparse.top)
+
     def describe(self) -> str:
         """One line for people."""
         return f"cpu, {self.thread_count} threads, {self.features}" + (", deterministic" if self.deterministic else "")

@@ -35,6 +35,7 @@ class CudaBackend:
 
     name = "cuda"
     aside = None
+    tells_apart = False
 
     def __init__(
         self,
@@ -156,5 +157,3 @@ class CudaBackend:
             self._bind()
             self._loaded.free()
             self._loaded = None
-
-

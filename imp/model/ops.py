@@ -233,6 +233,10 @@ class Backend(Protocol):
     def aside(self) -> Aside | None:
         """There once it is loaded, where it can do that."""
 
+    @property
+    def tells_apart(self) -> bool:
+        """Whether a position of a prompt may have other numbers than the same one of an output."""
+
     def describe(self) -> str:
         """One line for people: the device, its features, the threads."""
 

@@ -60,6 +60,11 @@ class ReferenceBackend:
 
     # -- Backend ---------------------------------------------------------------------------------
 
+    @property
+    def tells_apart(self) -> bool:
+        """Where outputs are sparse."""
+        return bool(self.sparse.top)
+
     def room(self, model: Model, limits: StepLimits) -> None:
         return None
 

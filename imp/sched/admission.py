@@ -7,7 +7,7 @@ from bisect import insort
 
 from imp.sched.blocks import BlockPool
 from imp.sched.places import Places
-from imp.sched.room import Found, find, hashes_of, shareable
+from imp.sched.room import Found, find, hashes_of, read_only, shareable
 from imp.sched.shares import shares
 from imp.sched.tiers import Below
 from imp.sched.turns import Turns, rank
@@ -67,7 +67,7 @@ class Admission:
         if self.below is None:
             return False
         if self.places.fits(seq, found):
-            return self.below.awaited(seq, wanted, found.blocks)
+            return self.below.awaited(seq, read_only(self.pool, seq, wanted), found.blocks)
         return self.below.busy and not self.places.running
 
     def _blocks_to_come(self, prompts: list[Sequence]) -> set[bytes]:

@@ -14,6 +14,9 @@ never idle before those behind it are, and since blocks are handed back last one
 a leaf of the trees at its front: what is evicted is what was used least recently, and never what something hangs on.
 
 A hash only finds a block; what is taken from the cache was compared token by token, up to the salt.
+
+Positions may have other numbers where they were read, as a prompt's, than where they were written, as an output's. What
+is read may be taken as either, but what a sequence has written itself it never exchanges for what others have read.
 """
 
 from __future__ import annotations
@@ -60,6 +63,7 @@ class Content:
 
     tokens: list[int]  # of its computed positions
     before: int | bytes  # the block it goes on from; of a first block the salt
+    read: int  # so many of its positions, the first ones, were a prompt's; the others were an output's
     hash: bytes | None = None  # None: it is not full
     lasting: bool = False  # full, and others may want it: worth being kept elsewhere
     behind: dict[int, None] = field(default_factory=dict)  # known blocks that go on from it, latest last
@@ -69,13 +73,22 @@ class BlockPool:
     """`count` blocks of `size` positions each. Belongs to the engine thread.
 
     most: what `count` may grow to.   grant: how many more there may be, asked for so many: 0 where memory is short.
+    tells_apart: what was read is not quite what was written; else all positions count as read.
     """
 
-    def __init__(self, count: int, size: int, most: int = 0, grant: Callable[[int], int] | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        size: int,
+        most: int = 0,
+        grant: Callable[[int], int] | None = None,
+        tells_apart: bool = False,
+    ) -> None:
         self.count = count
         self.size = size
         self.most = max(count, most)
         self.grant = grant or _all_of
+        self.tells_apart = tells_apart
         self.refs = [0] * count
         self.content: list[Content | None] = [None] * count
         self.by_hash: dict[bytes, int] = {}
@@ -128,21 +141,34 @@ class BlockPool:
             before = block
         return found
 
-    def beginning(self, before: int, tokens: list[int]) -> tuple[int, int] | None:
-        """(block, rows): the known block behind `before` that shares most leading tokens, and how many; None: none."""
+    def beginning(self, before: int, tokens: list[int], read: int) -> tuple[int, int] | None:
+        """(block, rows): the known block behind `before` that shares most leading tokens, and how many; None: none.
+
+        read: as many of the tokens are a prompt's; those behind them must have been written in the block as well."""
         there = self.content[before]
         best = None
         for block in islice(reversed(there.behind), SIBLINGS) if there else ():
             content = self.content[block]
             assert content is not None
             rows = common(content.tokens, tokens)
+            if rows > read != content.read:
+                rows = read
             if rows > (best[1] if best else 0):
                 best = block, rows
         return best
 
-    def publish(self, block: int, h: bytes, tokens: list[int], before: int | bytes, lasting: bool = False) -> int:
+    def publish(
+        self,
+        block: int,
+        h: bytes,
+        tokens: list[int],
+        before: int | bytes,
+        read: int,
+        lasting: bool = False,
+    ) -> int:
         """Offer a full block to later requests. Returns the block to hold from now on: this one, or an equal one that
-        was known already and is held in its place."""
+        was known already and is held in its place. One that is known with other positions `read` is not, unless all
+        of this one's are; nobody finds this one then, nor what goes on from it."""
         if not self._reaches(before):
             return block
         known, own = self.by_hash.get(h), self.content[block]
@@ -150,29 +176,34 @@ class BlockPool:
             return block
         if known is None:
             if own is None:
-                self._know(block, Content(tokens, before, h, lasting))
+                self._know(block, Content(tokens, before, read, h, lasting))
             else:  # it was offered while it filled
                 own.tokens, own.hash, own.lasting = tokens, h, lasting
             self.by_hash[h] = block
             if lasting:
                 self.on_filled(block, h)
             return block
-        if not self._holds(known, tokens, before):
+        if not self._holds(known, tokens, before) or not self.serves(known, read):
             return block
         self.share([known])
         self._forget(block)
         self.release([block])
         return known
 
-    def offer(self, block: int, tokens: list[int], before: int) -> None:
+    def serves(self, block: int, read: int) -> bool:
+        """Whether a sequence may hold this known block where so many of its positions are its prompt's."""
+        content = self.content[block]
+        return content is not None and (read == self.size or content.read == read)
+
+    def offer(self, block: int, tokens: list[int], before: int, read: int) -> None:
         """Offer the first positions of a held block that is not full; they may be copied, never shared."""
         own = self.content[block]
         if own is not None:
             own.tokens = tokens
         elif self._reaches(before):
-            there = self.beginning(before, tokens)
+            there = self.beginning(before, tokens, read)
             if there is None or there[1] < len(tokens):
-                self._know(block, Content(tokens, before))
+                self._know(block, Content(tokens, before, read))
 
     def reset(self) -> None:
         """Forget all content and every pin; blocks held by sequences stay theirs."""

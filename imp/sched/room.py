@@ -42,14 +42,29 @@ def shareable(pool: BlockPool, seq: Sequence) -> list[bytes]:
     return hashes_of(pool, seq)[: (len(seq.tokens) - 1) // pool.size]
 
 
+def read_of(pool: BlockPool, seq: Sequence, i: int) -> int:
+    """How many positions of its block i are its prompt's."""
+    return min(max(len(seq.request.prompt) - i * pool.size, 0), pool.size) if pool.tells_apart else pool.size
+
+
+def read_only(pool: BlockPool, seq: Sequence, wanted: list[bytes]) -> list[bytes]:
+    """Those of its blocks `wanted` that are its prompt's alone."""
+    return wanted[: len(seq.request.prompt) // pool.size] if pool.tells_apart else wanted
+
+
 def find(pool: BlockPool, seq: Sequence, wanted: list[bytes]) -> Found:
     """What of the blocks `wanted`, and of the block after them, the cache has. A prompt that shares no whole block
     shares nothing: every prompt begins like some other one."""
     blocks = pool.match(wanted, seq.tokens, seq.request.salt)
+    for i in range(len(seq.request.prompt) // pool.size, len(blocks)):
+        if not pool.serves(blocks[i], read_of(pool, seq, i)):
+            del blocks[i:]
+            break
     if not blocks:
         return Found(blocks)
     at = len(blocks) * pool.size
-    begun = pool.beginning(blocks[-1], seq.tokens[at : min(at + pool.size, len(seq.tokens) - 1)])
+    following = seq.tokens[at : min(at + pool.size, len(seq.tokens) - 1)]
+    begun = pool.beginning(blocks[-1], following, read_of(pool, seq, len(blocks)))
     return Found(blocks, *begun) if begun else Found(blocks)
 
 
@@ -62,7 +77,7 @@ def publish(pool: BlockPool, seq: Sequence) -> None:
     for i in range(seq.published, full):
         before = blocks[i - 1] if i else seq.request.salt
         tokens = seq.tokens[i * size : (i + 1) * size]
-        blocks[i] = pool.publish(blocks[i], hashes[i], tokens, before, seq.request.shares)
+        blocks[i] = pool.publish(blocks[i], hashes[i], tokens, before, read_of(pool, seq, i), seq.request.shares)
     seq.published = full
 
 
@@ -70,7 +85,8 @@ def offer_rest(pool: BlockPool, seq: Sequence) -> None:
     """Offer the computed positions behind the last full block, for copying."""
     at = seq.published * pool.size
     if at < seq.computed < at + pool.size and seq.published:
-        pool.offer(seq.blocks[seq.published], seq.tokens[at : seq.computed], seq.blocks[seq.published - 1])
+        i = seq.published
+        pool.offer(seq.blocks[i], seq.tokens[at : seq.computed], seq.blocks[i - 1], read_of(pool, seq, i))
 
 
 def room(pool: BlockPool) -> int:

@@ -185,7 +185,7 @@ class Below:
         label = ascent.labels[len(held) - ascent.first]
         before = held[-1] if held else ascent.seq.request.salt
         self._write(taken[0], content)
-        held.append(self.pool.publish(taken[0], label.hash, list(label.tokens), before, lasting=True))
+        held.append(self.pool.publish(taken[0], label.hash, list(label.tokens), before, self.pool.size, lasting=True))
         return True
 
     def _finished(self, ascent: Ascent) -> None:

@@ -19,7 +19,7 @@ from imp.constrain.reference import Reference
 from imp.constrain.schema import compile_schema
 from imp.types import ConstraintKind, Limits, Reason, Request, Sampling
 from tests.toylogits import compiler, likes, request, stage
-from tests.toys import BOS, EOS, VOCAB
+from tests.toys import BOS, EOS, VOCAB, unsuspecting
 
 S, R, C, G = ConstraintKind.JSON_SCHEMA, ConstraintKind.REGEX, ConstraintKind.CHOICE, ConstraintKind.GRAMMAR
 STOP = frozenset({EOS})
@@ -112,7 +112,7 @@ def test_mirostat_takes_no_drafts(made):
 
 def test_preemption_is_invisible(made):
     asked = [request(made, f"r{i}", S, json.dumps(PERSON), sampling=Sampling(temperature=1.0, seed=i), limits=Limits(120, stop_ids=STOP)) for i in range(5)]
-    tight, wide = stage(made, blocks=50), stage(made, blocks=400)
+    tight, wide = unsuspecting(stage(made, blocks=50)), stage(made, blocks=400)
     for driven in (tight, wide):
         driven.submit(*asked)
     narrow, roomy = tight.run(), wide.run()

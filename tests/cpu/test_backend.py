@@ -17,6 +17,7 @@ from imp.model import arch
 from imp.model.kv import FORMATS
 from imp.model.ops import StepLimits
 from imp.model.reference import ReferenceBackend
+from imp.model.sparse import Sparse
 from imp.weights.checkpoint import UnsupportedModel, open_checkpoint
 from tests.cpu.harness import step
 from tests.gpu.tiny import model as quantised_tiny
@@ -184,6 +185,14 @@ def test_a_fingerprint_tells_apart_what_gives_other_numbers(folder):
     scaled.load(arch.build(checkpoint("llama", rope_scaling={"rope_type": "linear", "factor": 4.0})), TINY)
     assert scaled.fingerprint() not in made
     scaled.close()
+
+
+def test_prompts_are_told_from_outputs_where_their_numbers_may_differ(folder):
+    assert CpuBackend(1, folder, "amx").tells_apart and not CpuBackend(1, folder, "amx", deterministic=True).tells_apart
+    assert not CpuBackend(1, folder, "avx2").tells_apart
+    for deterministic in (False, True):
+        assert CpuBackend(1, folder, "avx2", sparse=Sparse(64), deterministic=deterministic).tells_apart
+    assert ReferenceBackend(sparse=Sparse(64)).tells_apart and not ReferenceBackend().tells_apart
 
 
 @pytest.fixture(scope="module")

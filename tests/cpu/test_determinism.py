@@ -55,7 +55,7 @@ def scheduler(rng: random.Random, folder: Path) -> Scheduler:
     """Little memory or much, guesses or none, small steps or large ones."""
     rows = rng.randrange(4, LIMITS.rows + 1)
     return Scheduler(
-        BlockPool(rng.choice([30, 60, LIMITS.blocks]), BLOCK),
+        BlockPool(rng.choice([30, 60, LIMITS.blocks]), BLOCK, tells_apart=True),
         context=LIMITS.context,
         max_rows=rows,
         max_tokens=rng.randrange(rows + 1, LIMITS.tokens + 1),

@@ -166,8 +166,9 @@ def test_g05_06_echo_scores_the_prompt_as_a_forced_pass_does(as_ids: bool) -> No
                 assert choice["finish_reason"] == "length" and answer["usage"]["completion_tokens"] == more
                 assert found["token_logprobs"][0] is None
                 model, tokens = server.runner.backend, np.array([*choice["text"].encode()])  # type: ignore[attr-defined]
+                read = np.arange(len(tokens)) < len(prompt)
                 for at in range(1, len(tokens)):
-                    expected = log_softmax(model.scores(tokens[:at])[: model.vocab])[tokens[at]]
+                    expected = log_softmax(model.scores(tokens[:at], read[:at])[: model.vocab])[tokens[at]]
                     assert found["token_logprobs"][at] == pytest.approx(expected, abs=1e-3)
             three = (await server.post(COMPLETIONS, prompt=["a", "bc", "def"], echo=True, logprobs=1, max_tokens=0)).json()
             assert [len(choice["logprobs"]["tokens"]) for choice in three["choices"]] == [1, 2, 3]

@@ -15,7 +15,7 @@ def publish(pool: BlockPool, blocks: list[int], tokens: list[int], salt: bytes =
     hashes, size = chain(tokens, pool.size, salt, []), pool.size
     for i in range(first, len(hashes)):
         before = blocks[i - 1] if i else salt
-        blocks[i] = pool.publish(blocks[i], hashes[i], tokens[i * size : (i + 1) * size], before)
+        blocks[i] = pool.publish(blocks[i], hashes[i], tokens[i * size : (i + 1) * size], before, size)
     return hashes
 
 
@@ -139,18 +139,18 @@ def test_a_beginning_is_found_behind_a_block_and_the_longest_is_taken():
     pool = BlockPool(8, 4)
     blocks, _ = filled(pool, [1, 2, 3, 4, 5, 6, 7, 8])
     rest, other = pool.take(1), pool.take(1)
-    pool.offer(rest[0], [5, 6, 9], blocks[0])
-    pool.offer(other[0], [6], blocks[0])
-    assert pool.beginning(blocks[0], [5, 6, 7, 1]) == (blocks[1], 3)
-    assert pool.beginning(blocks[0], [5, 6, 9, 1]) == (rest[0], 3)
-    assert pool.beginning(blocks[0], [6, 6]) == (other[0], 1)
-    assert pool.beginning(blocks[0], [7]) is None and pool.beginning(blocks[1], [5]) is None
+    pool.offer(rest[0], [5, 6, 9], blocks[0], pool.size)
+    pool.offer(other[0], [6], blocks[0], pool.size)
+    assert pool.beginning(blocks[0], [5, 6, 7, 1], pool.size) == (blocks[1], 3)
+    assert pool.beginning(blocks[0], [5, 6, 9, 1], pool.size) == (rest[0], 3)
+    assert pool.beginning(blocks[0], [6, 6], pool.size) == (other[0], 1)
+    assert pool.beginning(blocks[0], [7], pool.size) is None and pool.beginning(blocks[1], [5], pool.size) is None
     pool.check([blocks, rest, other])
     for each in (rest, other, blocks):
         pool.release(each)
     pool.check([])
     taken = pool.take(7)  # all but the first block
-    assert pool.beginning(blocks[0], [5, 6]) is None
+    assert pool.beginning(blocks[0], [5, 6], pool.size) is None
     pool.check([taken])
 
 
@@ -158,14 +158,15 @@ def test_what_is_offered_while_it_fills_is_one_block_when_it_is_full():
     pool = BlockPool(4, 2)
     blocks = pool.take(2)
     publish(pool, blocks, [1, 2])
-    pool.offer(blocks[1], [3], blocks[0])
+    pool.offer(blocks[1], [3], blocks[0], pool.size)
     pool.check([blocks])
     hashes = publish(pool, blocks, [1, 2, 3, 4], first=1)
-    assert pool.match(hashes, [1, 2, 3, 4], b"") == blocks and pool.beginning(blocks[0], [3, 5]) == (blocks[1], 1)
+    assert pool.match(hashes, [1, 2, 3, 4], b"") == blocks
+    assert pool.beginning(blocks[0], [3, 5], pool.size) == (blocks[1], 1)
     pool.check([blocks])
     again = pool.take(2)
     publish(pool, again, [1, 2])
-    pool.offer(again[1], [3, 4], again[0])  # is known already, so it stays its holder's own
+    pool.offer(again[1], [3, 4], again[0], pool.size)  # is known already, so it stays its holder's own
     publish(pool, again, [1, 2, 3, 4], first=1)
     assert again == blocks
     pool.check([blocks, again])
@@ -283,7 +284,7 @@ def test_random_use_keeps_every_invariant(seed):
                 publish(pool, blocks, tokens[: full * size], first=len(known))
                 rest = tokens[full * size : (full + 1) * size]
                 if 0 < full < len(blocks) and len(rest[: size - 1]):
-                    pool.offer(blocks[full], rest[: rng.randrange(1, size)] if size > 1 else [], blocks[full - 1])
+                    pool.offer(blocks[full], rest[: rng.randrange(1, size)] if size > 1 else [], blocks[full - 1], size)
                 held.append(blocks)
         elif action < 4 and held:
             pool.release(held.pop(rng.randrange(len(held))))

@@ -21,6 +21,7 @@ from tests.toys import (
     ToyDecoder,
     ToyRunner,
     reference,
+    unsuspecting,
 )
 
 STOP = frozenset({EOS})
@@ -39,13 +40,6 @@ def free(stage: Stage) -> bool:
 def reusable(length: int, size: int = 4) -> int:
     """Tokens of a prompt that was computed before: all but the last, where they fill a block at least."""
     return length - 1 if length > size else 0
-
-
-def unsuspecting(stage: Stage) -> Stage:
-    """The same, but it has seen nothing but short outputs and counts on more of them."""
-    for _ in range(50):
-        stage.sched.places.lengths.add(1)
-    return stage
 
 
 def first_row(stage: Stage, request_id: str) -> int:
@@ -673,7 +667,7 @@ def test_guesses_leave_half_of_the_positions_to_prompts():
     stage.step()
     stage.step()
     assert stage.batches[-1] == [("guesser", 4, 17)]  # alone it may use them all
-    stage.submit(Request("long", prompt(300, 1), limits=Limits(1)))
+    stage.submit(Request("long", prompt(600, 1), limits=Limits(1)))
     for _ in range(10):
         stage.step()
         assert [count for _, _, count in stage.batches[-1]] in ([9, 8], [8, 9])
