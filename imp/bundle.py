@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import time
 from collections.abc import Callable
@@ -154,6 +155,10 @@ def _on_gpu(settings: Settings, progress: Progress) -> Backend:
     """Raises NoDevice."""
     if settings.attention.sparse_topk_tokens:
         raise NoDevice("attention.sparse_topk_tokens is for the CPU alone")
+    try:
+        ctypes.CDLL("libcuda.so.1")  # first: without it, nobody has to wait for the packages
+    except OSError as error:
+        raise NoDevice("there is no CUDA driver (libcuda.so.1)") from error
     try:
         from .cuda.ops import CudaBackend
     except ImportError as error:
