@@ -43,7 +43,7 @@ from imp.weights.checkpoint import ContextTooLong, InvalidModel, UnsupportedMode
 
 log = logging.getLogger("imp.app")
 
-PREPARE_THREADS = 2  # render and tokenise
+PREPARE_THREADS = 2  # render and tokenise; one more is there for whoever is more urgent than those two
 SWITCH_S = 0.001  # the event loop waits so long for a thread that runs Python; the interpreter's own choice is 5 ms
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
@@ -179,7 +179,7 @@ class App:
     def _services(self) -> Services:
         own = self.settings
         return Services(
-            pool=ThreadPoolExecutor(PREPARE_THREADS, "prepare"),
+            pool=ThreadPoolExecutor(PREPARE_THREADS + 1, "prepare"),
             prepare_threads=PREPARE_THREADS,
             metrics=self.metrics,
             sinks=self.sinks.observers,

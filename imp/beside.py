@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
-CHANNELS = 5  # two threads prepare, two compile, the engine's looks ahead; whoever comes beyond these waits for one
+CHANNELS = 6  # three threads prepare, two compile, the engine's looks ahead; whoever comes beyond these waits for one
 
 _HEAD = struct.Struct("<BQ")  # a kind, and how many bytes follow
 

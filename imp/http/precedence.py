@@ -1,7 +1,8 @@
 """Who is prepared next, where several wait: whoever is more urgent, and who has waited for long. Belongs to the loop.
 
 Preparing takes a core and the interpreter's lock from those whose tokens are computed. So while somebody more urgent
-waits for a first token, nothing is prepared for others; a crowd that comes at once is prepared behind his back.
+waits for a first token, nothing is prepared for others; a crowd that comes at once is prepared behind his back. What
+has begun is not waited for: one place more is there for whoever is more urgent than all within.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ class _Waiting:
 
 
 class Precedence:
-    """places: how many are prepared at once.   awaited: whether a request more urgent than this priority waits for its
-    first token."""
+    """places: how many are prepared at once, but for a more urgent one.   awaited: whether a request more urgent than
+    this priority waits for its first token."""
 
     def __init__(self, places: int, awaited: Callable[[int], bool]) -> None:
-        self._free, self._awaited = places, awaited
+        self._places, self._awaited = places, awaited
+        self._within: list[int] = []  # the priorities of those who have a place
         self._waiting: list[_Waiting] = []  # a heap
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -48,8 +50,11 @@ class Precedence:
         try:
             yield
         finally:
-            self._free += 1
-            self._go_on()
+            self._leave(priority)
+
+    def _leave(self, priority: int) -> None:
+        self._within.remove(priority)
+        self._go_on()
 
     async def _turn_of(self, priority: int) -> None:
         loop = asyncio.get_running_loop()
@@ -62,22 +67,25 @@ class Precedence:
             await own.turn
         except asyncio.CancelledError:
             if not own.turn.cancelled():  # it had its turn already, and does not take it
-                self._free += 1
-                self._go_on()
+                self._leave(priority)
             raise
 
     def _go_on(self) -> None:
         """Give free places to those whose turn it is."""
         waiting = self._waiting
-        while waiting and (self._free or waiting[0].turn.done()):
+        while waiting and (waiting[0].turn.done() or self._has_place(waiting[0].priority)):
             first = waiting[0]
             if not first.turn.done():
                 if self._is_held(first):
                     self._look_later(first.turn.get_loop())
                     return
-                self._free -= 1
+                self._within.append(first.priority)
                 first.turn.set_result(None)
             heappop(waiting)
+
+    def _has_place(self, priority: int) -> bool:
+        more = len(self._within) - self._places
+        return more < 0 or (more == 0 and priority < min(self._within))
 
     def _is_held(self, first: _Waiting) -> bool:
         return first.turn.get_loop().time() < first.since + AGE_S and self._awaited(first.priority)

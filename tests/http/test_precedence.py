@@ -77,7 +77,7 @@ def test_no_more_are_prepared_than_there_are_places_whoever_leaves() -> None:
         desk = Desk(places=3)
         desk.open.set()
         for _ in range(40):
-            tasks = [asyncio.create_task(desk.work(rng.randrange(3), i)) for i in range(20)]
+            tasks = [asyncio.create_task(desk.work(1, i)) for i in range(20)]
             for _ in range(rng.randrange(6)):
                 await asyncio.sleep(0)
             for each in rng.sample(tasks, 8):
@@ -87,10 +87,22 @@ def test_no_more_are_prepared_than_there_are_places_whoever_leaves() -> None:
         assert desk.most == 3
         desk.open.clear()
         desk.order.clear()
-        tasks = await desk.queue(*[(0, i) for i in range(5)])
+        tasks = await desk.queue(*[(1, i) for i in range(5)])
         assert len(desk.order) == 3  # every place has come back, and no more
         desk.open.set()
         await asyncio.gather(*tasks)
+
+    on_loop(test)
+
+
+def test_one_place_more_is_there_for_whoever_is_more_urgent_than_all_within() -> None:
+    async def test() -> None:
+        desk = Desk(places=2)
+        tasks = await desk.queue((5, 0), (5, 1), (5, 2), (4, 3), (3, 4))
+        assert desk.order == [(5, 0), (5, 1), (4, 3)]
+        desk.open.set()
+        await asyncio.gather(*tasks)
+        assert desk.order == [(5, 0), (5, 1), (4, 3), (3, 4), (5, 2)] and desk.most == 3
 
     on_loop(test)
 
