@@ -4,7 +4,7 @@ Integer layouts multiply bytes: activations come as activations.py has them. Flo
 A few tokens meet a group of weights in vectors (vector_products.py), 16 in tiles where the machine has them
 (tile_products.py). A token's result is the same bits in whatever tile, batch, share or thread it is computed, and for
 integer weights on whatever machine with AVX2: the float operations of one output are always block after block in one
-accumulator.
+accumulator. Positions of prompts have products of their own where there are tiles (pair_products.py).
 
 Order of work: a unit is a share of the row groups for a part of the tokens, whose activations stay in L2 while each
 group, in L1, meets them a few at a time. Parts come before shares and every thread has as many of them: threads.py

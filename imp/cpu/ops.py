@@ -67,7 +67,7 @@ from .threads import Threads
 from .variants import lanes
 
 ROPE_SAMPLE = 16  # positions
-ASIDE, ASIDE_ROWS = 64, 8  # positions and sequences of what is computed aside: enough for full speed
+ASIDE, ASIDE_ROWS = 128, 8  # positions and sequences of what is computed aside: weights are unpacked for all of them
 
 
 def _vector(values: np.ndarray) -> np.ndarray:
