@@ -46,7 +46,8 @@ _UNITS = 24  # of the open phase
 _FIRST_ROW, _FIRST_UNIT, _DEADLINE = 28, 29, 30  # where to begin; nanoseconds of the monotonic clock, 0: none
 _MUTEX, _CONDITION = 32, 48  # pthread objects: at most 64 bytes on the systems there are
 _HALTED, _AT_ROW, _AT_UNIT = 64, 65, 66  # whether time was up, and the first unit that nobody took then
-_TICKETS = 72  # one for each thread, 8 words apart
+_COUNTS, _COUNTED = 72, 16  # units of the open phase's first ops
+_TICKETS = 88  # one for each thread, 8 words apart
 _SINCE, _SEEN, _COURTESIES, _TIMESPEC = 0, 1, 2, 3  # words of a thread's own block; see _make_way
 _NUMBER = 5  # of the thread
 _OWN_WORDS = 8
@@ -181,14 +182,16 @@ def _first_of(part, ranges, units):
 
 
 @njit
-def _share_out(row, after, ranges, step, shares):
-    """Counts the units of the ops at these rows, each op's once, and writes at `shares` how many are in each range.
-    Returns how many there are in all."""
+def _share_out(row, after, ranges, step, shares, counts):
+    """Counts the units of the ops at these rows, each op's once, and writes at `shares` how many are in each range, at
+    `counts` how many the first ops have. Returns how many there are in all."""
     for part in range(ranges):
         store(shares + part * 8, 0)
     total = 0
     for op in range(row, after, _ENTRY):
         units = _units(word(op, 1), word(op, 2), step)
+        if (op - row) // _ENTRY < _COUNTED:
+            store(counts + (op - row) // _ENTRY * 8, units)
         total += units
         for part in range(ranges):
             own = _first_of(part + 1, ranges, units) - _first_of(part, ranges, units)
@@ -206,7 +209,7 @@ def _open_phase(pool, scratch, index, done):
     while index < length:
         row = word(pool, _TABLE) + index * _ENTRY
         after = row + word(row, 3) * _ENTRY
-        units = _share_out(row, after, ranges, step, scratch)
+        units = _share_out(row, after, ranges, step, scratch, pool + _COUNTS * 8)
         if units > 0:
             atomic_store(pool + _UNITS * 8, units)
             atomic_store(pool + _DONE * 8, done)
@@ -227,9 +230,9 @@ def _end(pool, ranges):
 @njit
 def _run_from_phase(pool, row, part, ranges, unit, scratch):
     """Unit number `unit` in a range of the phase that opens at `row`: its ops' units follow each other."""
-    step, alone = word(pool, _STEP), word(row, 3) == 1
+    step, op = word(pool, _STEP), 0
     while True:
-        units = word(pool, _UNITS) if alone else _units(word(row, 1), word(row, 2), step)
+        units = word(pool, _COUNTS + op) if op < _COUNTED else _units(word(row, 1), word(row, 2), step)
         first = _first_of(part, ranges, units)
         share = _first_of(part + 1, ranges, units) - first
         if unit < share:
@@ -237,6 +240,7 @@ def _run_from_phase(pool, row, part, ranges, unit, scratch):
             return
         unit -= share
         row += _ENTRY
+        op += 1
 
 
 @njit
