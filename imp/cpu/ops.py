@@ -307,13 +307,14 @@ class Recorder:
             weight = (part, part.blocks, part.outputs, part.group_bytes, part.groups)
             place = (_Offset(out, column * 4), stride, 0 if bias is None else bias[column:], int(add))
             again = touched if add else []
+            shares = shares_of(part.groups, part.group_bytes, self.threads)
+            args: tuple[Argument, ...] = (*weight, shares, source, x.stride, *place)
+            words = (tokens_word if pair is None else STEP_PROMPTS,)
+            self._record(MATMULS[part.layout.name], args + words, [source, *again], touched, joins=i > 0)
             if pair is not None:
                 shares = shares_of(-(-part.groups // 2), 2 * part.group_bytes, self.threads)
-                args: tuple[Argument, ...] = (*weight, shares, pair, x.columns, *place)
-                self._record(PAIR_PRODUCTS[part.layout.name], args, [pair, *again], touched, joins=i > 0)
-            shares = shares_of(part.groups, part.group_bytes, self.threads)
-            args = (*weight, shares, source, x.stride, *place, tokens_word if pair is None else STEP_PROMPTS)
-            self._record(MATMULS[part.layout.name], args, [source, *again], touched, joins=i > 0 or pair is not None)
+                args = (*weight, shares, pair, x.columns, *place)
+                self._record(PAIR_PRODUCTS[part.layout.name], args, [pair, *again], touched, joins=True)
             column += part.outputs
 
 

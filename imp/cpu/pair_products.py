@@ -248,6 +248,8 @@ def _tokens_of_unit(args, prompts, step):
 @count
 def pair_units(args, step):
     prompts = word(step, STEP_TOKENS) - word(step, STEP_PROMPTS)
+    if prompts == 0:
+        return 0
     at_once = _tokens_of_unit(args, prompts, step)
     return (prompts + at_once - 1) // at_once * word(args, SHARES)
 
