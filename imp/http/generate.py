@@ -17,7 +17,15 @@ from imp.chat.pooling import answer_tokens, prepare_embeddings, prepare_relevanc
 from imp.chat.prepare import ModelFacts, encode_rendered, prepare_chat, prepare_completion
 from imp.chat.rendering import render
 from imp.http import sse
-from imp.http.dialects import anthropic, embeddings, openai_chat, openai_completions, rerank
+from imp.http.dialects import (
+    anthropic,
+    anthropic_messages,
+    anthropic_writer,
+    embeddings,
+    openai_chat,
+    openai_completions,
+    rerank,
+)
 from imp.http.dialects import infill as infilling
 from imp.http.dialects.shared import Conversation
 from imp.http.errors import ApiError
@@ -129,23 +137,23 @@ async def messages(services: Services, request: HttpRequest) -> Response:
         )
         prepared, heard = await bound(services, recorder, ask.chat, ask.constraint, prepared, loaded.facts)
     timings = recorder.timings if ask.timings else None
-    sign = partial(services.seal.sign, anthropic.THINKING, shown=not ask.omits)
+    sign = partial(services.seal.sign, anthropic_messages.THINKING, shown=not ask.omits)
     conversation = Conversation([(prepared.id, prepared.n)], timings, heard, "toolu_")
-    writer = anthropic.Writer(header, conversation, request.id, sign, ask.omits, prepared.pin)
+    writer = anthropic_writer.Writer(header, conversation, request.id, sign, ask.omits, prepared.pin)
     headers = _echoed(services, request)
-    return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored, headers, anthropic.PING)
+    return await answer(services, [prepared], writer, recorder, ask.stream, ask.ignored, headers, anthropic_writer.PING)
 
 
 async def _read_messages(services: Services, request: HttpRequest) -> anthropic.Ask:
     interleaved = any("interleaved-thinking" in value for value in request.headers.all("anthropic-beta"))
 
     def read(body: Mapping[str, Any]) -> tuple[anthropic.Ask, bool]:
-        short = anthropic.without_billing(body, services.agent_scan_limit)
+        short = anthropic_messages.without_billing(body, services.agent_scan_limit)
         return anthropic.read(short, services.seal, interleaved), short is not body
 
     ask, shortened = await services.read(request, read)
-    if shortened and services.said.first(anthropic.BILLING):
-        log.info("the line %s ... of system prompts is left out (server.agent_scan_limit)", anthropic.BILLING)
+    if shortened and services.said.first(anthropic_messages.BILLING):
+        log.info("the line %s ... of system prompts is left out (server.agent_scan_limit)", anthropic_messages.BILLING)
     return ask
 
 

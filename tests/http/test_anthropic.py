@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imp.http.dialects import anthropic
+from imp.http.dialects import anthropic, anthropic_messages
 from imp.http.errors import ApiError
 from imp.http.gate import GateSettings
 from imp.http.seal import Seal
@@ -323,7 +323,7 @@ TOOLS = [
     {
         "role": "assistant",
         "content": [
-            {"type": "thinking", "thinking": "hm", "signature": SEAL.sign(anthropic.THINKING, "hm")},
+            {"type": "thinking", "thinking": "hm", "signature": SEAL.sign(anthropic_messages.THINKING, "hm")},
             {"type": "redacted_thinking", "data": "AAAA"},
             {"type": "text", "text": "sure"},
             {"type": "tool_use", "id": "t1", "name": "look", "input": {"x": 1}},

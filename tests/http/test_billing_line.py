@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from imp.http.dialects.anthropic import without_billing
+from imp.http.dialects.anthropic_messages import without_billing
 from tests.http.scripted import Harness, serving
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.332.407; cc_entrypoint=cli; cch="

@@ -10,7 +10,7 @@ import pytest
 from imp.chat.formats import hermes
 from imp.chat.formats.base import Thinking, Tool
 from imp.chat.speech import Speech
-from imp.http.dialects import anthropic, openai_chat, responses
+from imp.http.dialects import anthropic_writer, openai_chat, responses
 from imp.http.dialects.responses_writer import Writer as ResponsesWriter
 from imp.http.dialects.shared import Conversation
 from imp.types import Delta, Event, Finished, Reason, Sampling, Started, TokenLogprob, Usage
@@ -51,9 +51,9 @@ def chat(speech: Speech = SPEECH, **more: Any) -> openai_chat.Writer:
     return openai_chat.Writer(openai_chat.read(CHAT | more), HEADER, conversation, PieceTokenizer([]))
 
 
-def messages(speech: Speech = SPEECH) -> anthropic.Writer:
+def messages(speech: Speech = SPEECH) -> anthropic_writer.Writer:
     conversation = Conversation([("r", 1)], speech=speech, call_prefix="toolu_")
-    return anthropic.Writer(HEADER, conversation, "req_1", lambda text: f"signed {len(text)}")
+    return anthropic_writer.Writer(HEADER, conversation, "req_1", lambda text: f"signed {len(text)}")
 
 
 def response(speech: Speech = SPEECH) -> ResponsesWriter:
