@@ -2,8 +2,8 @@
 
 They are int8 with a scale for every 16 columns (half a block: what costs accuracy is their outliers), TILE tokens side
 by side. Block b of these tokens is one record: [TILE][32] int8, [2][TILE] float32 scales, [TILE] float32 sums of the 32
-values as quantised (what a weight's minimum is multiplied by), [2][TILE] int32 sums of the integers, negative (what an
-offset of the weights' integers is multiplied by). So all addresses in it are a base plus constants.
+values as quantised (what a weight's minimum is multiplied by), [2][TILE] int32 sums of the integers times -COUNTED
+(with which products begin where weights have an offset). So all addresses in it are a base plus constants.
 
 What prompts multiply in tiles of bfloat16 (pair_products.py) lies in plain rows: 2^PAIR_BITS times the value, and of
 each 32 columns those that are two apart are a pair, in the order in which weights are unpacked.
@@ -20,6 +20,7 @@ from .program import STEP_THREADS
 from .simd import I16, I32, V, bits, i32x16, int64, load_f32x16, micro, runs, store, word
 
 TILE = 16
+COUNTED = 8  # offsets are multiples of it, and most are this
 MANY = 32  # tokens for each thread; fewer are not worth unpacking and fetching all weights for
 TILE_SCALES = TILE * BLOCK  # offset of the scales in a record
 TILE_SUMS = TILE_SCALES + 2 * TILE * 4

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..jit import njit
 from .activations import (
+    COUNTED,
     TILE,
     TILE_BLOCK_BYTES,
     TILE_COUNTS,
@@ -98,7 +99,7 @@ def _quantise_block(x: V, integers: V, scales: V) -> None:
         store_as_i8(integers + half * 16, whole)
         scale, count = top * (1.0 / 127.0), total_i32(whole)
         store(scales + half * TILE * 4, scale)
-        store(scales + (TILE_COUNTS - TILE_SCALES + half * TILE * 4), 0 - count)
+        store(scales + (TILE_COUNTS - TILE_SCALES + half * TILE * 4), count * -COUNTED)
         sums.append(scale * to_float(count))
     store(scales + (TILE_SUMS - TILE_SCALES), sums[0] + sums[1])
 

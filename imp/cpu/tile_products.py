@@ -24,6 +24,7 @@ from .simd import (
     i8x64,
     i32x16,
     int64,
+    integer,
     load,
     loop,
     micro,
@@ -59,27 +60,13 @@ def tokens_in_tiles(start, stop, blocks):
     return stop - start if (stop - start) % TILE >= LEAST else (stop - start) // TILE * TILE
 
 
-def _unpack(layout: Layout) -> Micro:
+def _unpack(layout: Layout, record: V, out: V) -> None:
     """Integers of 4 bits as signed bytes, in the order of right factors."""
     assert layout.record.fields is not None
     at = layout.record.fields["q"][1]
-
-    @micro(int64, int64, int64)
-    def unpack(weight: V, blocks: V, out: V) -> None:
-        if not runs("amx"):
-            return
-        w, to = Var(weight), Var(out)
-        for _ in loop(blocks):
-            here, there = V(w.ir), V(to.ir)
-            for line in range(0, layout.record.itemsize, 64):
-                prefetch(here + (AHEAD + line))
-            for v in range(4):
-                for half, q in enumerate(nibbles(load(here + (at + v * 64), i8x64.ir))):
-                    store(there + (half * 4 + v) * 64, q - layout.bias if layout.bias else q)
-            w += layout.record.itemsize
-            to += _BLOCK_BYTES
-
-    return unpack
+    for v in range(4):
+        for half, q in enumerate(nibbles(load(record + (at + v * 64), i8x64.ir))):
+            store(out + (half * 4 + v) * 64, q - layout.bias if layout.bias else q)
 
 
 def _multiply(x: V, right: V) -> None:
@@ -91,8 +78,9 @@ def _multiply(x: V, right: V) -> None:
         add_products_i8(half, 4 + half, 6 + half)
 
 
-def _tile(layout: Layout, right_step: int) -> Micro:
-    """For the first `tokens` of a record of activations. right: the first right factor; ahead: of what is fetched."""
+def _tile(layout: Layout, right_step: int, unpacks: bool = False) -> Micro:
+    """For the first `tokens` of a record of activations. right: the first right factor; ahead: of what is fetched.
+    unpacks: makes the right factors, for itself and those that come then, while the products of others are made."""
 
     @micro(*ARGUMENTS, *(int64,) * 3)
     def tile(
@@ -102,6 +90,9 @@ def _tile(layout: Layout, right_step: int) -> Micro:
         if not runs("amx"):
             return
         totals = [Var(zeros(f32x16)) for _ in range(TILE)]
+        if unpacks:
+            for block in (integer(0), smaller(integer(1), blocks - 1)):
+                _unpack(layout, weight + block * layout.record.itemsize, right + block * right_step)
         _multiply(x, right)
         for block in loop(blocks):
             for half in (0, 1):
@@ -111,6 +102,9 @@ def _tile(layout: Layout, right_step: int) -> Micro:
             here, own = weight + block * layout.record.itemsize, x + (block * TILE_BLOCK_BYTES + TILE_SCALES)
             for line in range(0, layout.record.itemsize, 64):
                 prefetch(here + ahead + line)
+            if unpacks:
+                later = smaller(block + 2, blocks - 1)
+                _unpack(layout, weight + later * layout.record.itemsize, right + later * right_step)
             scales = scales_of(layout, here)
             minimum = load_halves(layout, here, "m") if layout.minimum else None
             for t, total in enumerate(totals):
@@ -129,26 +123,27 @@ def tile_products(layout: Layout) -> Callable[..., None]:
     assert layout.record.fields is not None
     packed, at = layout.bits == 4, layout.record.fields["q"][1]
     right_step = _BLOCK_BYTES if packed else layout.record.itemsize
-    unpack, tile = _unpack(layout), _tile(layout, right_step)
+    tile = _tile(layout, right_step)
+    first_tile = _tile(layout, right_step, unpacks=True) if packed else tile
     record = layout.record.itemsize
 
     @njit
     def products(weight, blocks, outputs, x_start, x_stride, y_start, y_stride, bias, add, start, stop, scratch):
-        whole, right = outputs >= 16, weight + at
-        if packed:
-            right = scratch + _BYTES_AT
-            unpack(weight, blocks, right)
+        whole = outputs >= 16
+        right = scratch + _BYTES_AT if packed else weight + at
         shape_tiles(TILE)
-        ahead = blocks * record  # while the first tokens meet this group, the next one is fetched
         for t in range(start, stop, TILE):
             tokens = min(TILE, stop - t)
             x, y = x_start + t // TILE * blocks * TILE_BLOCK_BYTES, y_start + t * y_stride
             out, out_stride = (y, y_stride) if whole else (scratch + _SUMS_BYTES, 64)
             residual = y if add != 0 else 0
-            tile(weight, x, right, blocks, out, out_stride, bias, residual, y_stride, tokens, scratch, ahead)
+            if t == start:
+                ahead = AHEAD if stop - start <= TILE else blocks * record  # many tokens leave time for all of a group
+                first_tile(weight, x, right, blocks, out, out_stride, bias, residual, y_stride, tokens, scratch, ahead)
+            else:
+                tile(weight, x, right, blocks, out, out_stride, bias, residual, y_stride, tokens, scratch, 0)
             if not whole:  # the columns behind belong to another part of the row
                 copy_outputs(scratch + _SUMS_BYTES, y, y_stride, tokens, outputs)
-            ahead = 0
         release_tiles()
 
     return products

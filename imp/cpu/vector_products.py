@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from ..jit import njit
-from .activations import TILE, TILE_BLOCK_BYTES, TILE_COUNTS, TILE_SCALES, TILE_SUMS
+from .activations import COUNTED, TILE, TILE_BLOCK_BYTES, TILE_COUNTS, TILE_SCALES, TILE_SUMS
 from .pack import BLOCK, Layout
 from .simd import (
     F32,
@@ -143,7 +143,9 @@ def _start(counts: V, half: int, token: int, offset: int, lanes: int) -> V:
     """-offset times the sum of a half's activations: what the weights' integers have too much."""
     if not offset:
         return zeros_of(lanes)
-    return broadcast(load(counts + (half * TILE + token) * 4, I32), lanes) << (offset.bit_length() - 1)
+    start = broadcast(load(counts + (half * TILE + token) * 4, I32), lanes)
+    times = offset // COUNTED  # a power of 2
+    return start << (times.bit_length() - 1) if times > 1 else start
 
 
 def zeros_of(lanes: int) -> V:
