@@ -31,7 +31,7 @@ from .attention_products import (
 from .kept import BLOCK, BRAIN, FLOAT, Kept
 from .kv import KEPT
 from .program import Kernel, kernel
-from .simd import load_f32, load_i32, real, store_f32, word
+from .simd import load_f32, load_i32, prefetch_to_write, real, store_f32, word
 from .tiles import ROWS, release_tiles, shape_deep_tiles
 
 BLOCKS = GROUP // BLOCK
@@ -64,7 +64,8 @@ def _attend(kept: Kept) -> Kernel:
     pair_values = pair_values_of(element, parts)
     size, key_tiles, value_tiles = element.size, parts * TILE_BYTES // STEP, parts * TILE_BYTES // 16
     query_bytes = PARTS * TILE_BYTES // STEP  # of 16 rows, for each dimension
-    scores1, scores2 = scores_of(1, BLOCKS, parts), scores_of(2, 2, parts)
+    scores1, scores1_half = scores_of(1, BLOCKS, parts), scores_of(1, BLOCKS // 2, parts)
+    scores2 = scores_of(2, 2, parts)
     values11, values14 = values_of(1, 1, parts), values_of(1, 4, parts)
     values21, values22 = values_of(2, 1, parts), values_of(2, 2, parts)
 
@@ -97,10 +98,13 @@ def _attend(kept: Kept) -> Kernel:
 
         out_bytes = kv_heads * share * d * 4
         offset = first * out_bytes + head * share * d * 4
-        clear(sums, padded * columns)
+        clear(sums, rows * columns)
         for r in range(rows):
             source = word(args, 0) + offset + r // share * out_bytes + r % share * d * 4
             place = q + r // ROWS * dims * query_bytes + r % ROWS * LINE
+            if partial < 0:
+                for line in range(0, d * 4, LINE):
+                    prefetch_to_write(word(args, 1) + (source - word(args, 0)) + line)
             pair_queries(source, real(args, 9), d, nothing, dims, place)
             store_f32(state + r * 8, NOTHING)
             store_f32(state + r * 8 + 4, 0.0)
@@ -110,8 +114,8 @@ def _attend(kept: Kept) -> Kernel:
         lowest = max(0, position - window + 1) // BLOCK * BLOCK if window > 0 else 0
         shape_deep_tiles(min(rows, ROWS))
         for chunk in range(load_i32(item + 12), load_i32(item + 16)):
-            clear(o, padded * columns)
-            clear(l, padded * 16)
+            clear(o, rows * columns)
+            clear(l, rows * 16)
             for r in range(rows):
                 store_f32(m + r * 4, NOTHING)
             end = min((chunk + 1) * CHUNK, after)
@@ -147,6 +151,8 @@ def _attend(kept: Kept) -> Kernel:
                     if both:
                         for s in range(steps):
                             scores2(factor, k + s * 2 * dims * key_tiles, dims, scores + s * 2 * LINE)
+                    elif steps == 1:
+                        scores1_half(factor, k, dims, scores)
                     else:
                         scores1(factor, k, dims, scores)
                     if r == begin:  # while the tiles are busy with scores

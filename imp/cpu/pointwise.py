@@ -33,6 +33,7 @@ from .program import (
     STEP_POSITIONS,
     STEP_PROMPTS,
     STEP_SLOTS,
+    STEP_THREADS,
     STEP_TOKEN_IDS,
     STEP_TOKENS,
     STEP_WANTED,
@@ -65,6 +66,7 @@ from .simd import (
     maximum,
     micro,
     prefetch,
+    prefetch_to_write,
     real,
     same,
     splat,
@@ -377,11 +379,19 @@ def _prepared(args, x, y, norm_weight, eps, position):
         _rotate(y, word(args, 6) + position * half * 4, word(args, 7) + position * half * 4, half)
 
 
+@njit
+def _are_very_few(tokens, step):
+    return tokens < 4 * word(step, STEP_THREADS)
+
+
 @count
 def _rotate_units(args, step):
-    """Of many tokens, a record's; of few, a kv head of each, in the order in which attention has them."""
+    """Of many tokens, a record's; of few, one; of very few, a kv head of one: in the order in which attention has
+    them."""
     tokens = word(step, STEP_TOKENS)
-    return units_of(tokens) if are_many(tokens, step) else tokens * word(args, 4)
+    if are_many(tokens, step):
+        return units_of(tokens)
+    return tokens * word(args, 4) if _are_very_few(tokens, step) else tokens
 
 
 def _rotate_store(kept: Kept) -> Kernel:
@@ -400,6 +410,8 @@ def _rotate_store(kept: Kept) -> Kernel:
         x, share = word(args, 0) + token * word(args, 1), heads // kv_heads
         for query in range(head * share, head * share + share):
             q = word(args, 2) + (token * heads + query) * d * 4
+            for line in range(0, d * 4, LINE):
+                prefetch_to_write(q + line)
             _prepared(args, x + query * d * 4, q, word(args, 9), real(args, 10), position)
             if turns:
                 turn(q, d)
@@ -425,10 +437,10 @@ def _rotate_store(kept: Kept) -> Kernel:
         0, 9 q norm or 0, 10 its eps, 11 k norm or 0, 12 its eps, 13 the layer's cache, 14 bytes of a block in it,
         15 bytes of a record, 16 centres [kv heads, d] of turned keys"""
         kv_heads, tokens = word(args, 4), word(step, STEP_TOKENS)
-        if not are_many(tokens, step):
+        if _are_very_few(tokens, step):
             rotate_head(args, step, unit // kv_heads, unit % kv_heads, scratch)
             return
-        first, stop = span_of(unit, tokens)
+        first, stop = span_of(unit, tokens) if are_many(tokens, step) else (unit, unit + 1)
         for token in range(first, stop):
             for head in range(kv_heads):
                 rotate_head(args, step, token, head, scratch)

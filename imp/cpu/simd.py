@@ -545,3 +545,10 @@ def prefetch(address: V) -> None:
     """Ask for a cache line that will be read soon."""
     pointer = V(_Emission.builder.inttoptr(address.ir, I8.as_pointer()))
     call("llvm.prefetch.p0", VOID, pointer, constant(0, I32), constant(3, I32), constant(1, I32))
+
+
+@micro(int64)
+def prefetch_to_write(address: V) -> None:
+    """Ask for a cache line that will be written soon, so that no other core has it by then."""
+    pointer = V(_Emission.builder.inttoptr(address.ir, I8.as_pointer()))
+    call("llvm.prefetch.p0", VOID, pointer, constant(1, I32), constant(3, I32), constant(1, I32))
