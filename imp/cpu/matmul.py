@@ -67,7 +67,7 @@ def shares_of(groups: int, group_bytes: int, threads: int) -> int:
 @micro(returns=int64)
 def most_at_once() -> V:
     """Tokens whose sums fit in registers."""
-    return integer(8 if runs("avx512") else 4)
+    return integer(16 if runs("avx512") else 4)
 
 
 def group_products(layout: Layout) -> Callable[..., None]:
@@ -92,7 +92,7 @@ def _with_tiles(vectors: Callable[..., None], tiles: Callable[..., None]) -> Cal
 def _vector_products(layout: Layout) -> Callable[..., None]:
     packed, rows = layout.integers, layout.rows
     make: Callable[[Layout, int], Micro] = integer_tile if packed else float_tile
-    tile1, tile2, tile3, tile4, tile8 = (make(layout, tokens) for tokens in (1, 2, 3, 4, 8))
+    tile1, tile2, tile3, tile4, tile8, tile12, tile16 = (make(layout, tokens) for tokens in (1, 2, 3, 4, 8, 12, 16))
 
     @njit
     def products(weight, blocks, outputs, x_start, x_stride, y_start, y_stride, bias, add, start, stop, scratch):
@@ -118,8 +118,14 @@ def _vector_products(layout: Layout) -> Callable[..., None]:
             elif tokens < 8:
                 tokens = 4
                 tile4(weight, x, beside, blocks, out, out_stride, bias, residual, y_stride)
-            else:
+            elif tokens < 12:
+                tokens = 8
                 tile8(weight, x, beside, blocks, out, out_stride, bias, residual, y_stride)
+            elif tokens < 16:
+                tokens = 12
+                tile12(weight, x, beside, blocks, out, out_stride, bias, residual, y_stride)
+            else:
+                tile16(weight, x, beside, blocks, out, out_stride, bias, residual, y_stride)
             if not whole:  # the columns behind belong to another part of the row
                 copy_outputs(scratch, y, y_stride, tokens, outputs)
             t += tokens

@@ -1,4 +1,4 @@
-"""Products of 16 rows of weights with up to 16 tokens at once, in tiles of bytes (AMX).
+"""Products of 16 rows of weights with 16 tokens at once, of more than 16, in tiles of bytes (AMX).
 
 The activations of half a block are a left factor, a row for each token, and the weights a right one, a column for each
 row of theirs. Integers of 4 bits become bytes first, once for all tokens. What the sums need is done in vectors, just
@@ -40,7 +40,7 @@ from .simd import (
 from .tiles import add_products_i8, clear_tile, load_tile, release_tiles, shape_tiles, store_tile
 from .vector_products import AHEAD, ARGUMENTS, added, copy_outputs, finish, load_halves, scales_of, spread
 
-LEAST = 13  # tokens that are worth a tile
+LEAST = 13  # tokens behind whole tiles that are worth one more; alone, up to 16 are faster in vectors
 _SUMS_BYTES = 2 * TILE * 64  # of a block's integers, in scratch
 _BYTES_AT = 4096  # weights as bytes, in scratch; what is before is also products'
 _BLOCK_BYTES = 64 * BLOCK // 4  # of weights as bytes
@@ -55,7 +55,7 @@ def has_tiles() -> V:
 @njit
 def tokens_in_tiles(start, stop, blocks):
     """How many of these tokens, from the first one on, are for tile_products; in rows of so many blocks."""
-    if not has_tiles() or start % TILE != 0 or blocks > MOST_BLOCKS:
+    if not has_tiles() or stop - start <= TILE or start % TILE != 0 or blocks > MOST_BLOCKS:
         return 0
     return stop - start if (stop - start) % TILE >= LEAST else (stop - start) // TILE * TILE
 

@@ -6,7 +6,7 @@ broadcast to all rows, so nothing is ever summed across a register. Float layout
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from llvmlite import ir
 
@@ -99,12 +99,12 @@ def integer_tile(layout: Layout, tokens: int) -> Micro:
                 prefetch(here + (AHEAD + line))
             counts = near + (TILE_COUNTS - TILE_SCALES)
             factors = (0, TILE * 4, TILE_SUMS - TILE_SCALES)
-            integers = _block_sums(layout, here + field["q"][1], V(at.ir), counts, tokens)
             scales = scales_of(layout, here)
             minimum = load_halves(layout, here, "m") if layout.minimum else None
-            for t, total in enumerate(totals):
+            integers = _block_sums(layout, here + field["q"][1], V(at.ir), counts, tokens)
+            for t, (total, sums) in enumerate(zip(totals, integers, strict=True)):
                 own = [spread(near + (offset + t * 4), layout.rows) for offset in factors]
-                halves = [to_float(half) for half in integers[t]]
+                halves = [to_float(half) for half in sums]
                 total.set(added(layout, scales, minimum, halves, own, V(total.ir)))
             w += layout.record.itemsize
             at += TILE_BLOCK_BYTES
@@ -125,7 +125,7 @@ def _quad(x: V, token: int, quad: int, lanes: int) -> V:
     return bits(broadcast(load(x + (token * BLOCK + quad * 4), I32), lanes), OCTETS[lanes].ir)
 
 
-def _block_sums(layout: Layout, weights: V, x: V, counts: V, tokens: int) -> list[list[V]]:
+def _block_sums(layout: Layout, weights: V, x: V, counts: V, tokens: int) -> Iterable[list[V]]:
     """Of each token the integer sums of both halves of a block."""
     lanes = layout.rows
     loaded = [load(weights + v * 4 * lanes, OCTETS[lanes].ir) for v in range(layout.bits)]
@@ -153,16 +153,18 @@ def zeros_of(lanes: int) -> V:
     return bits(zeros(FLOATS[lanes]), ir.VectorType(I32, lanes))
 
 
-def _unsigned_sums(quads: Sequence[V], x: V, counts: V, tokens: int, offset: int, lanes: int) -> list[list[V]]:
-    """Of 8 vectors of unsigned bytes. The way where an instruction adds products up in 32 bits."""
-    sums: list[list[V]] = [[] for _ in range(tokens)]
-    for half in (0, 1):
-        for t in range(tokens):
+def _unsigned_sums(quads: Sequence[V], x: V, counts: V, tokens: int, offset: int, lanes: int) -> Iterator[list[V]]:
+    """Of 8 vectors of unsigned bytes. The way where an instruction adds products up in 32 bits.
+
+    A token's are made when they are asked for, so that no registers are needed for those of all."""
+    for t in range(tokens):
+        sums = []
+        for half in (0, 1):
             total = _start(counts, half, t, offset, lanes)
             for quad in range(half * 4, half * 4 + 4):
                 total = add_quads_u8i8(total, quads[quad], _quad(x, t, quad, lanes))
-            sums[t].append(total)
-    return sums
+            sums.append(total)
+        yield sums
 
 
 def _small_sums(quads: Sequence[V], x: V, counts: V, tokens: int, layout: Layout) -> list[list[V]]:
