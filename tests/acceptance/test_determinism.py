@@ -38,6 +38,7 @@ def requests() -> list[dict[str, Any]]:
         )
         body = {"prompt": prompt, "max_tokens": rng.randrange(4, 32), "temperature": rng.choice([0, 0.7, 1.2])}
         body |= {"seed": i, "logprobs": 3, "return_token_ids": True, "n": 1 + (i % 8 == 3)}
+        body |= {"priority": -1} if i % 5 == 2 else {}
         body |= [{}, {"top_p": 0.9}, {"repetition_penalty": 1.2}, {"stop": [" the", "e"]}][i % 4]
         if i % 8 == 5:
             body |= {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}
@@ -89,8 +90,8 @@ def differing(seen: list[dict[str, Told]], keys: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("deterministic", ["false", "true"])
 def test_64_mixed_requests_five_times_in_another_order(smollm2_path, deterministic):
     bodies = requests()
-    # memory for a third of them: they wait, and take blocks from each other
-    little = ("--set", "kv_cache.max_blocks=200", "--max-concurrent", "80", "--request-timeout", "0")
+    # memory for a tenth of them: they wait, and take blocks from each other, the urgent ones from those who run
+    little = ("--set", "kv_cache.max_blocks=64", "--max-concurrent", "80", "--request-timeout", "0")
     mode = ("--set", f"runtime.deterministic={deterministic}")
     with server("--model", str(smollm2_path), *little, *mode) as running:
         seen: list[dict[str, Told]] = []
@@ -106,6 +107,7 @@ def test_64_mixed_requests_five_times_in_another_order(smollm2_path, determinist
     turns = [name for name in numbers if "turn" in name]
     print(f"{len(seen[0])} requests, {RUNS} runs: {len(tokens)} differ in tokens, {len(numbers)} in log-probabilities")
     print(f"{len(turns)} of these are next turns")
+    assert metrics["imp_kv_preemptions_total"] > 0
     if deterministic == "true":
         assert not numbers
     assert not [name for name in tokens if "turn" not in name]

@@ -29,10 +29,11 @@ BLOCK, VOCAB = 16, tiny.BASE["vocab_size"]
 Told = dict[tuple[str, int], list[tuple[int, str, tuple[tuple[int, float], ...]]]]
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3"])
+@pytest.fixture(scope="module", params=[("llama", False), ("gemma3", False), ("llama", True)])
 def runner(request: pytest.FixtureRequest, kernel_folder: Path) -> Iterator[ModelRunner]:
-    backend = CpuBackend(2, kernel_folder)
-    backend.load(arch.build(checkpoint(request.param)), LIMITS)
+    name, deterministic = request.param
+    backend = CpuBackend(2, kernel_folder, deterministic=deterministic)
+    backend.load(arch.build(checkpoint(name)), LIMITS)
     yield ModelRunner(backend, VOCAB, BLOCK)
     backend.close()
 
