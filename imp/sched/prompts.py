@@ -12,6 +12,15 @@ from imp.sched.pace import Decode, Pace
 from imp.sched.shares import shares
 from imp.types import Row, Sequence
 
+TAIL = 8  # of this part of a prompt its end is no shorter
+
+
+def left_of(seq: Sequence) -> int:
+    """Positions of a prompt that are still to be computed, but at least an eighth of all there were: the end of a long
+    prompt is no short one, whose first token would come so much sooner if steps were longer for it."""
+    cached = seq.cached if seq.started else seq.computed
+    return max(seq.pending, (len(seq.tokens) - cached) // TAIL)
+
 
 class Prompts:
     """Belongs to the scheduler. max_tokens: positions per step.   cap: of prompts, in one that has decode rows."""

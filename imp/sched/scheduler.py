@@ -26,7 +26,7 @@ from imp.sched.decoding import Decoding
 from imp.sched.output import DeadEnd, End, accept, account, collect_prompt_logprobs, confirmed, release, used
 from imp.sched.pace import Decode, Load, Pace
 from imp.sched.places import Places
-from imp.sched.prompts import Prompts
+from imp.sched.prompts import Prompts, left_of
 from imp.sched.room import full_at, offer_rest, publish, reads_cache, refusal, room
 from imp.sched.speculation import Speculation
 from imp.sched.stats import Counters, Stats, snapshot
@@ -176,7 +176,7 @@ class Scheduler:
         if hurried is not None:
             decoding = [seq for seq in decoding if not outranks(hurried, seq)]
             prompts = [seq for seq in prompts if not outranks(hurried, seq)]
-        rows = self._decoding.rows(decoding, self.speculation, max([seq.pending for seq in prompts], default=0))
+        rows = self._decoding.rows(decoding, self.speculation, max([left_of(seq) for seq in prompts], default=0))
         decode = Decode(*_work(rows), len(rows), sum([row.start + 1 for row in rows]))
         aside, prompts = self._prompts.put_aside([seq for seq in prompts if seq.blocks], decode.rows, hurried)
         if prompts:
@@ -190,7 +190,7 @@ class Scheduler:
         self._counters.step(sum([row.count for row in rows]), decode.rows, len(rows) - decode.rows + len(aside))
         self._planned_at, self._load = now, Load(decode.positions, decode.keys, *_work(rows[decode.rows :]))
         self._in_step = True
-        left = max((row.seq.pending for row in aside), default=0)
+        left = max((left_of(row.seq) for row in aside), default=0)
         seconds = self.pace.piece(decode, left) if decode.rows else math.inf
         return Batch(rows, [copy for _, copy in self.places.copied], aside, seconds)
 

@@ -121,8 +121,8 @@ def test_guesses_have_no_longer_steps_for_it():
     for _ in range(30):
         pace.learn(Load(decode_positions=9), 0.02)
     idle, guessed = Decode(1, 0, 1, 0), Decode(9, 0, 1, 0)
-    assert pace.piece(idle, SHORT) - pace.piece(guessed, SHORT) == pytest.approx(0.01, rel=1e-2)
-    assert pace.piece(guessed, SHORT + 1) == pytest.approx(0.01 * 0.12, rel=1e-2)
+    assert pace.piece(idle, SHORT) - pace.piece(guessed, SHORT) == pytest.approx(0.01, rel=2e-2)
+    assert pace.piece(guessed, SHORT + 1) == pytest.approx(0.01 * 0.12, rel=2e-2)
 
 
 def test_how_much_longer_guesses_make_a_step():
@@ -149,6 +149,7 @@ def test_rows_make_no_guesses_as_long_as_a_short_prompt_waits():
 
 
 def test_a_prompt_is_as_long_as_what_is_left_of_it():
+    """Until that is an eighth of it."""
     seen = set()
 
     def takes(batch: Batch) -> float:
@@ -162,6 +163,12 @@ def test_a_prompt_is_as_long_as_what_is_left_of_it():
     stage.submit(Request("long", prompt(4 * SHORT, 1), limits=Limits(1)))
     stage.run()
     assert seen == {(False, False), (True, True)}
+    seen.clear()
+    stage.submit(Request("talker2", prompt(6), limits=Limits(600, min_tokens=600)))
+    stage.step()
+    stage.submit(Request("longer", prompt(9 * SHORT, 2), limits=Limits(1)))
+    stage.run()
+    assert seen == {(False, False), (True, False)}
 
 
 def test_a_machine_that_becomes_slower_is_noticed():
