@@ -21,6 +21,7 @@ from imp.http.errors import ApiError, unavailable
 from imp.http.message import Full, HttpRequest, Response, Stream, Switch, parse_query
 from imp.http.protocol import Complete, Head, HttpConnection, HttpLimits, Refused
 from imp.http.router import Handler
+from imp.http.turns import Turns
 from imp.http.websocket import SlowReaderError, SocketLimits, WebSocket
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class House(Protocol):
     settings: ServerSettings
     draining: bool
     connections: set[Connection | WebSocket]
+    turns: Turns
 
     def date(self) -> str: ...
 
@@ -79,7 +81,7 @@ class Connection(asyncio.Protocol):
         self.task: asyncio.Task[None] | None = None  # answering
         self._answered = 0
         self._between = False  # nothing has come since the last answer
-        self._postponed = False  # pipelined requests go on in the loop's next turn
+        self._postponed = False  # what has come is taken up in one of the loop's next turns
         self._writable = asyncio.Event()
         self._reading = True
         self._eof = False
@@ -124,6 +126,12 @@ class Connection(asyncio.Protocol):
             return
         if http.reading_body:
             self._expect_until(self._settings.read_timeout_s, self._last_chance)
+        if not http.reading_body and not self._server.turns.has_time():
+            self._postponed = True
+            self._server.turns.later(self._go_on)
+            if was_idle:
+                self._expect_until(self._settings.read_timeout_s)
+            return
         self._advance()
         if was_idle and http.reading_head:
             self._expect_until(self._settings.read_timeout_s)
@@ -164,7 +172,7 @@ class Connection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Close between two requests, or when there is nothing to do but linger. What is unsent is still sent."""
-        if self.task is None and (self._lingering or self._http.idle):
+        if self.task is None and not self._postponed and (self._lingering or self._http.idle):
             self._close()
 
     def abort(self) -> None:
@@ -199,6 +207,10 @@ class Connection(asyncio.Protocol):
         self._postponed = False
         if self._transport is not None and not self._transport.is_closing():
             self._advance()
+            if self.task is None and not self._postponed:
+                self._resume_reading()
+                if self._eof:
+                    self._close()  # nothing more comes
 
     def _begin(self, head: Head) -> None:
         path, _, query = head.target.partition("?")
@@ -294,9 +306,7 @@ class Connection(asyncio.Protocol):
         self._http.next_cycle()
         self._between = True
         self._expect_until(self._settings.read_timeout_s)
-        if not self._reading:
-            self._reading = True
-            self._transport.resume_reading()
+        self._resume_reading()
 
     async def _stream(self, request: HttpRequest, response: Stream) -> None:
         try:
@@ -410,6 +420,11 @@ class Connection(asyncio.Protocol):
             self._reading = False
             self._transport.pause_reading()
 
+    def _resume_reading(self) -> None:
+        if not self._reading and self._transport is not None and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
+
     def _close(self) -> None:
         if self._transport is not None:
             self._transport.close()
@@ -426,9 +441,7 @@ class Connection(asyncio.Protocol):
             self._close()
             return
         self._lingering = True
-        if not self._reading:
-            self._reading = True
-            self._transport.resume_reading()
+        self._resume_reading()
         self._expect_until(LINGER_IDLE_S, self._loop.time() + LINGER_S)
 
     # -- time

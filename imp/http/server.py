@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from email.utils import formatdate
 
 from imp.http.connection import Connection, Served, ServerSettings
+from imp.http.turns import Turns
 from imp.http.websocket import WebSocket
 
 __all__ = ["Server", "ServerSettings", "bind"]
@@ -24,6 +25,7 @@ class Server:
         self.settings = settings or ServerSettings()
         self.draining = False
         self.connections: set[Connection | WebSocket] = set()
+        self.turns = Turns()  # of requests that begin
         self._listeners: list[asyncio.Server] = []
         self._date = (0, "")
 
