@@ -7,6 +7,7 @@ is kept serves every later request with an equal spec, and what one of them made
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -39,6 +40,7 @@ DEFAULT_LIMITS = Limits()
 SCHEMA_OPTIONS = SchemaOptions()
 OF_JSON = (ConstraintKind.JSON_SCHEMA, ConstraintKind.TOOLS)
 AHEAD_S = 0.05  # spent on what the first request will need, while its prompt is computed
+WARM_S, WARM_RESTS = 30.0, 4.0  # of processor time for all formats at most; of waiting, for each second of it
 
 
 class Compiler:
@@ -73,7 +75,7 @@ class Compiler:
     def warm(self) -> None:
         """Do now what the first compilation would otherwise wait for, and then in a thread what many would."""
         self.compile(ConstraintSpec(ConstraintKind.JSON_SCHEMA, '{"type": "object"}'))
-        Thread(target=warm_formats, name="formats", daemon=True).start()
+        Thread(target=_warm_gently, name="formats", daemon=True).start()
 
     def cached(self, spec: ConstraintSpec) -> Grammar | None:
         """The grammar of an equal spec."""
@@ -184,3 +186,9 @@ def _whitespace(spec: ConstraintSpec, options: SchemaOptions) -> Whitespace:
     if spec.compact is None:
         return options.whitespace
     return Whitespace.COMPACT if spec.compact else Whitespace.BOUNDED
+
+
+def _warm_gently() -> None:
+    """Formats take a third of a second of Python, in which the first requests may be computed already."""
+    with timed(WARM_S, rest=lambda took_s: time.sleep(WARM_RESTS * took_s)):
+        warm_formats()
