@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.measure import load_average, machine, table
-from imp.cpu.ops import CpuBackend
+from imp.cpu.backend import CpuBackend
 from imp.model.layers import Block, Decoder, GatedMlp, Mixture, SelfAttention
 from imp.model.ops import Attention, Experts, Linear, Norm, StepLimits
 from imp.weights.checkpoint import Weight

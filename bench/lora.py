@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.measure import load_average, machine, table
 from imp import settings
-from imp.cpu.ops import CpuBackend
+from imp.cpu.backend import CpuBackend
 from imp.model import arch
 from imp.model.inputs import StepInputs, pack
 from imp.model.ops import StepLimits

@@ -23,7 +23,7 @@ from bench.lines import with_section
 from bench.measure import load_average, machine, table
 from bench.model import load_tokenizer
 from imp import settings
-from imp.cpu.ops import CpuBackend
+from imp.cpu.backend import CpuBackend
 from imp.model import arch
 from imp.model.inputs import StepInputs, prompt_inputs
 from imp.model.ops import Model, StepLimits

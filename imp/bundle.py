@@ -128,7 +128,7 @@ def new_backend(settings: Settings, progress: Progress) -> Backend:
             if settings.model.device != "auto":
                 raise
             progress(f"running on the CPU: {why}")
-    from .cpu.ops import CpuBackend
+    from .cpu.backend import CpuBackend
 
     def ready(count: int, wanted: int) -> None:
         if backend.kernels.compiled:  # nothing to tell where all come from the disk

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imp.cpu.ops import CpuBackend
+from imp.cpu.backend import CpuBackend
 from imp.model import arch
 from imp.model.lora import Adapter, Pair
 from imp.model.ops import Model, StepLimits

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imp.cpu.ops import CpuBackend
+from imp.cpu.backend import CpuBackend
 from imp.model import arch
 from imp.model.kv import FORMATS
 from imp.model.ops import StepLimits
@@ -323,7 +323,7 @@ MEMORY = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from imp.cpu.ops import CpuBackend
+from imp.cpu.backend import CpuBackend
 from imp.model import arch
 from imp.model.ops import StepLimits
 from imp.weights.checkpoint import UnsupportedModel, open_checkpoint

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from imp.cpu.ops import CpuBackend
+from imp.cpu.backend import CpuBackend
 from imp.model import arch
 from imp.model.drafting import FAILED, DraftModel
 from imp.model.ops import StepLimits

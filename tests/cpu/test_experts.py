@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench import experts as bench_experts
-from imp.cpu.ops import CpuBackend
+from imp.cpu.backend import CpuBackend
 from imp.model import arch
 from imp.model.ops import Experts
 from imp.model.reference import ReferenceBackend, silu

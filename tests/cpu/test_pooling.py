@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imp.cpu.ops import CpuBackend
+from imp.cpu.backend import CpuBackend
 from imp.model import arch
 from imp.model.ops import StepLimits
 from imp.model.reference import ReferenceBackend

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imp.cpu.ops import CpuBackend
+from imp.cpu.backend import CpuBackend
 from imp.model import arch
 from imp.model.inputs import pack
 from imp.model.ops import StepLimits

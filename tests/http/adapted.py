@@ -19,7 +19,7 @@ from imp.adapters import Adapters, Shapes, read_named
 from imp.bundle import Bundle, ModelCard
 from imp.chat.prepare import Vectors
 from imp.chat.template import BUILTIN
-from imp.cpu.ops import CpuBackend
+from imp.cpu.backend import CpuBackend
 from imp.engine import Engine
 from imp.facts import constraint_compiler, mask_bits, model_facts, template
 from imp.http.application import Application
