@@ -57,7 +57,7 @@ _PAIR_ORDER = [
 
 
 @micro(int64, int64)
-def _pair_block(x: V, out: V) -> None:
+def pair_block(x: V, out: V) -> None:
     """32 floats as bfloat16, in the order of pairs."""
     if not runs("amx"):
         return
@@ -71,4 +71,4 @@ def _pair_block(x: V, out: V) -> None:
 def pair_row(x, first, stop, out):
     """Columns first..stop, whole blocks, of a row of floats into their places in a row of pairs."""
     for column in range(first, stop, BLOCK):
-        _pair_block(x + column * 4, out + column * 2)
+        pair_block(x + column * 4, out + column * 2)

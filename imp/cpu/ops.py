@@ -21,8 +21,9 @@ from .experts import Mixture, Rows
 from .kept import Kept
 from .kv import KEPT
 from .matmul import MATMULS, shares_of
-from .pack import Packed
-from .pair_products import PAIR_PRODUCTS
+from .pack import BLOCK, Packed
+from .pair_glu import PAIR_GLUS
+from .pair_products import COLUMNS, PAIR_PRODUCTS, X
 from .pointwise import (
     EMBEDS,
     GLUS,
@@ -67,6 +68,8 @@ class Activation:
         self.tiles: Buffer | None = None
         self.pairs: Buffer | None = None
         self.maker: Op | None = None
+        self.products: list[tuple[Packed, Op | None]] = []  # of a linear without biases: parts, ops of prompts
+        self.gate_up: tuple[Activation, str] | None = None  # what it is act(gate) * up of, and the activation
         self.floats_at = self.tiles_at = self.pairs_at = 0  # places in the maker's arguments
 
     def made_by(self, op: Op, floats_at: int, tiles_at: int) -> Activation:
@@ -124,7 +127,8 @@ class Recorder:
 
     def linear(self, x: Activation, linear: Linear) -> Activation:
         out = self._floats(linear.outputs, "linear")
-        self._matmul(x, linear, out, add=False)
+        products = self._matmul(x, linear, out, add=False)
+        out.products = products if linear.bias is None else []
         return out
 
     def linear_add(self, x: Activation, linear: Linear, residual: Activation) -> Activation:
@@ -172,7 +176,8 @@ class Recorder:
     def glu(self, gate_up: Activation, activation: str) -> Activation:
         source = self._as_floats(gate_up)
         out = Activation(self.limits.tokens, gate_up.columns // 2)
-        args: list[Argument] = [source, gate_up.stride, out.columns, 0, out.stride, 0, 0]
+        out.gate_up = gate_up, activation
+        args: list[Argument] = [source, gate_up.stride, out.columns, 0, out.stride, 0, 0, STEP_TOKENS]
         return out.made_by(self._record(GLUS[activation], args, reads=[source]), floats_at=3, tiles_at=5)
 
     def experts_add(self, x: Activation, scores: Activation, experts: Experts, residual: Activation) -> Activation:
@@ -240,8 +245,30 @@ class Recorder:
     def _as_pairs(self, x: Activation) -> Buffer:
         if x.pairs is None:
             x.pairs = Buffer(pairs_bytes(x.rows, x.columns), "pairs")
-            _fill_place(self._quantiser(x), x.pairs_at, x.pairs)
+            if x.floats is not None or self.sites is not None or not self._gated_at_once(x, x.pairs):
+                _fill_place(self._quantiser(x), x.pairs_at, x.pairs)
         return x.pairs
+
+    def _gated_at_once(self, x: Activation, pairs: Buffer) -> bool:
+        """Have the products of gate and up write act(gate) * up themselves, of prompts, if they can. Then there are no
+        floats of it."""
+        if x.gate_up is None or x.columns % BLOCK:
+            return False
+        (source, activation), maker = x.gate_up, x.maker
+        found = [(part, op) for part, op in source.products if op is not None]
+        layouts = {part.layout.name for part, _ in found}
+        if len(found) != len(source.products) or len(layouts) != 1 or {p.outputs for p, _ in found} != {x.columns}:
+            return False
+        (gate, op), (up, other) = found
+        shares = shares_of(x.columns // BLOCK, 4 * gate.group_bytes, self.threads)
+        given, columns = op.args[X], op.args[COLUMNS]
+        op.kernel = PAIR_GLUS[gate.layout.name, activation]
+        op.args = (gate, up, gate.blocks, gate.group_bytes, shares, given, columns, pairs, x.columns)
+        op.writes = [pairs]
+        self.ops.remove(other)
+        assert maker is not None and isinstance(maker.args, list)
+        maker.args[-1] = STEP_PROMPTS
+        return True
 
     def _quantiser(self, x: Activation) -> Op:
         """What makes tiles and pairs of it: its maker, or an op of its own."""
@@ -259,26 +286,29 @@ class Recorder:
         args += [0, 0]
         return out.made_by(self._record(kernel, args, reads=[source]), floats_at=5, tiles_at=7)
 
-    def _matmul(self, x: Activation, linear: Linear, out: Activation, add: bool) -> None:
+    def _matmul(
+        self, x: Activation, linear: Linear, out: Activation, add: bool
+    ) -> list[tuple[Packed, Op | None]]:
         assert out.floats
-        self._products(x, linear, out.floats, out.stride, add, STEP_TOKENS)
+        products = self._products(x, linear, out.floats, out.stride, add, STEP_TOKENS)
         if self.sites is not None and linear.names:
             source, to = self._as_floats(x), out.floats
             for op in self.sites.adapted(linear, source, x.stride, to, out.stride, lambda c: _Offset(to, c * 4)):
                 self._append(op)
+        return products
 
     def _products(
         self, x: Activation, linear: Linear, out: Buffer | np.ndarray, stride: int, add: bool, tokens_word: int
-    ) -> None:
+    ) -> list[tuple[Packed, Op | None]]:
         """One op for each part, or two where prompts are multiplied apart; the parts write neighbouring columns, and
-        all run side by side."""
+        all run side by side. Returns the parts, each with its op of prompts."""
         parts = [self._packed(part) for part in linear.parts]
         apart = self.apart and tokens_word == STEP_TOKENS
         pairs = [self._as_pairs(x) if apart and part.layout.integers else None for part in parts]
         sources = [self._as_tiles(x) if part.layout.integers else self._as_floats(x) for part in parts]
         bias = None if linear.bias is None else _vector(linear.bias)
         touched = [out] if isinstance(out, Buffer) else []
-        column = 0
+        column, found = 0, list[tuple[Packed, Op | None]]()
         for i, (part, source, pair) in enumerate(zip(parts, sources, pairs, strict=True)):
             weight = (part, part.blocks, part.outputs, part.group_bytes, part.groups)
             place = (_Offset(out, column * 4), stride, 0 if bias is None else bias[column:], int(add))
@@ -287,11 +317,14 @@ class Recorder:
             args: tuple[Argument, ...] = (*weight, shares, source, x.stride, *place)
             words = (tokens_word if pair is None else STEP_PROMPTS,)
             self._record(MATMULS[part.layout.name], args + words, [source, *again], touched, joins=i > 0)
+            found.append((part, None))
             if pair is not None:
                 shares = shares_of(-(-part.groups // 2), 2 * part.group_bytes, self.threads)
                 args = (*weight, shares, pair, x.columns, *place)
-                self._record(PAIR_PRODUCTS[part.layout.name], args, [pair, *again], touched, joins=True)
+                of_prompts = self._record(PAIR_PRODUCTS[part.layout.name], args, [pair, *again], touched, joins=True)
+                found[-1] = part, of_prompts
             column += part.outputs
+        return found
 
 
 class _Offset:

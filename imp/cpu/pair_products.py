@@ -53,8 +53,8 @@ MOST_TOKENS, UNIT_BYTES = 512, 800 << 10  # of a unit's activations, which the s
 MANY = 96  # tokens for each thread; fewer are not worth unpacking all weights for
 BLOCKS_AT_ONCE = 18  # of two groups, unpacked: what the first level cache holds beside activations
 RIGHT_BYTES = ROWS * 64  # of a block as a right factor: 16 pairs of columns of 16 rows
-_STAGED = 4096  # bytes of sums of TOKENS and two groups, at the beginning of scratch
-_STAGED_STRIDE = 128
+STAGED = 4096  # bytes of sums of TOKENS and two groups, at the beginning of scratch
+STAGED_STRIDE = 128
 
 LIFT_BITS = 112 - PAIR_BITS  # weights are that much larger as halves, so that none of them is subnormal that matters
 LARGEST = 65504 / 2.0**LIFT_BITS  # a weight that is one then
@@ -175,42 +175,51 @@ def _copied(source, source_stride, target, target_stride, tokens, columns):
             store_f32(there + i * 4, load_f32(here + i * 4))
 
 
+_TILE11, _TILE12, _TILE21, _TILE22 = (_tile(t, g) for t in (1, 2) for g in (1, 2))
+
+
+@njit
+def meet(right, blocks, two, x, x_stride, y, y_stride, add, start, stop, columns, staged):
+    """Some blocks of one or two groups, as right factors, and all tokens: y [+]= products. staged: STAGED bytes."""
+    right_step = blocks * RIGHT_BYTES
+    for t in range(start, stop, TOKENS):
+        tokens = min(TOKENS, stop - t)
+        at, here = x + t * x_stride, y + t * y_stride
+        out, out_stride = here, y_stride
+        whole = tokens % ROWS == 0 and columns % ROWS == 0
+        if not whole:
+            out, out_stride = staged, STAGED_STRIDE
+            if add != 0:
+                _copied(here, y_stride, staged, STAGED_STRIDE, tokens, columns)
+        if tokens > ROWS and two:
+            _TILE22(at, x_stride, right, right_step, blocks, out, out_stride, add)
+        elif tokens > ROWS:
+            _TILE21(at, x_stride, right, right_step, blocks, out, out_stride, add)
+        elif two:
+            _TILE12(at, x_stride, right, right_step, blocks, out, out_stride, add)
+        else:
+            _TILE11(at, x_stride, right, right_step, blocks, out, out_stride, add)
+        if not whole:
+            _copied(staged, STAGED_STRIDE, here, y_stride, tokens, columns)
+
+
+@njit
+def blocks_at_once(blocks):
+    """Of a row's blocks, so many are unpacked before tokens meet them."""
+    parts = (blocks + BLOCKS_AT_ONCE - 1) // BLOCKS_AT_ONCE
+    return (blocks + parts - 1) // parts
+
+
 def _pair_products(layout: Layout) -> Callable[..., None]:
     """Compiled code for `groups` of rows of a weight, `outputs` of which are there, and tokens start to stop - 1."""
     unpack, record = unpack_pairs(layout), layout.record.itemsize
-    tile11, tile12, tile21, tile22 = (_tile(t, g) for t in (1, 2) for g in (1, 2))
-
-    @njit
-    def meet(right, blocks, two, x, x_stride, y, y_stride, add, start, stop, columns, staged):
-        """Some blocks of one or two groups, as right factors, and all tokens."""
-        right_step = blocks * RIGHT_BYTES
-        for t in range(start, stop, TOKENS):
-            tokens = min(TOKENS, stop - t)
-            at, here = x + t * x_stride, y + t * y_stride
-            out, out_stride = here, y_stride
-            whole = tokens % ROWS == 0 and columns % ROWS == 0
-            if not whole:
-                out, out_stride = staged, _STAGED_STRIDE
-                if add != 0:
-                    _copied(here, y_stride, staged, _STAGED_STRIDE, tokens, columns)
-            if tokens > ROWS and two:
-                tile22(at, x_stride, right, right_step, blocks, out, out_stride, add)
-            elif tokens > ROWS:
-                tile21(at, x_stride, right, right_step, blocks, out, out_stride, add)
-            elif two:
-                tile12(at, x_stride, right, right_step, blocks, out, out_stride, add)
-            else:
-                tile11(at, x_stride, right, right_step, blocks, out, out_stride, add)
-            if not whole:
-                _copied(staged, _STAGED_STRIDE, here, y_stride, tokens, columns)
 
     @njit
     def products(
         weight, blocks, groups, group_bytes, outputs, x, x_stride, y, y_stride, bias, add, start, stop, scratch
     ):
-        right = scratch + _STAGED
-        parts = (blocks + BLOCKS_AT_ONCE - 1) // BLOCKS_AT_ONCE
-        at_once = (blocks + parts - 1) // parts
+        right = scratch + STAGED
+        at_once = blocks_at_once(blocks)
         shape_deep_tiles(ROWS)
         for group in range(0, groups, 2):
             two = group + 1 < groups
@@ -234,10 +243,12 @@ def _pair_products(layout: Layout) -> Callable[..., None]:
 
 
 @njit
-def _tokens_of_unit(args, prompts, step):
-    """So many that every thread has the same number of shares, or all but the last; few are not shared."""
+def tokens_of_unit(columns, prompts, step):
+    """So many that every thread has the same number of shares, or all but the last; few are not shared.
+
+    columns: of the activations."""
     threads, most = word(step, STEP_THREADS), MOST_TOKENS
-    while most > 2 * MANY and most * pairs_stride(word(args, COLUMNS)) > UNIT_BYTES:
+    while most > 2 * MANY and most * pairs_stride(columns) > UNIT_BYTES:
         most //= 2
     if prompts < threads * MANY:
         return most
@@ -250,7 +261,7 @@ def pair_units(args, step):
     prompts = word(step, STEP_TOKENS) - word(step, STEP_PROMPTS)
     if prompts == 0:
         return 0
-    at_once = _tokens_of_unit(args, prompts, step)
+    at_once = tokens_of_unit(word(args, COLUMNS), prompts, step)
     return (prompts + at_once - 1) // at_once * word(args, SHARES)
 
 
@@ -262,7 +273,7 @@ def _kernel(layout: Layout) -> Kernel:
         groups, shares = word(args, GROUPS), word(args, SHARES)
         twos = (groups + 1) // 2
         first_prompt, tokens = word(step, STEP_PROMPTS), word(step, STEP_TOKENS)
-        at_once = _tokens_of_unit(args, tokens - first_prompt, step)
+        at_once = tokens_of_unit(word(args, COLUMNS), tokens - first_prompt, step)
         start = first_prompt + unit // shares * at_once
         share = unit % shares
         first, after = share * twos // shares * 2, (share + 1) * twos // shares * 2

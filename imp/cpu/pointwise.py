@@ -313,7 +313,7 @@ GATED = {name: _gated(activation) for name, activation in (("silu", _silu), ("ge
 @count
 def _glu_units(args, step):
     """Of many tokens, a part of one; of few, some columns of all, as they were computed."""
-    tokens = word(step, STEP_TOKENS)
+    tokens = word(step, word(args, 7))
     if are_many(tokens, step):
         return tokens * ((word(args, 2) + GLU_COLUMNS - 1) // GLU_COLUMNS)
     return (word(args, 2) + GLU_COLUMNS_OF_FEW - 1) // GLU_COLUMNS_OF_FEW if tokens > 0 else 0
@@ -325,14 +325,14 @@ def _glu(name: str) -> Kernel:
     @kernel(_glu_units, name=f"pointwise.glu_{name}")
     def glu(args, step, unit, scratch):
         """args: 0 gate_up, 1 stride, 2 columns of y, 3 y or 0, 4 stride of y, 5 y quantised or 0,
-        6 y as pairs or 0"""
-        columns = word(args, 2)
-        if are_many(word(step, STEP_TOKENS), step):
+        6 y as pairs or 0, 7 the word of the step that says how many tokens"""
+        columns, tokens = word(args, 2), word(step, word(args, 7))
+        if are_many(tokens, step):
             shares = (columns + GLU_COLUMNS - 1) // GLU_COLUMNS
             begin, end = unit // shares, unit // shares + 1
             first, width = unit % shares * GLU_COLUMNS, GLU_COLUMNS
         else:
-            begin, end = 0, word(step, STEP_TOKENS)
+            begin, end = 0, tokens
             first, width = unit * GLU_COLUMNS_OF_FEW, GLU_COLUMNS_OF_FEW
         for token in range(begin, end):
             y = word(args, 3) + token * word(args, 4) if word(args, 3) != 0 else scratch

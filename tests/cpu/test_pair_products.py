@@ -132,3 +132,34 @@ def test_wide_ranges(bench):
     expected = x.astype(np.float64) @ values(w).T
     size = np.abs(x.astype(np.float64)) @ np.abs(values(w)).T
     assert (np.abs(found - expected) <= size * ROUNDED).all() and not found[3].any()
+
+
+@pytest.mark.parametrize("name, activation", [("Q4_0", "silu"), ("Q4_K", "silu"), ("Q8_0", "gelu_tanh"), ("Q6_K", "silu")])
+@pytest.mark.parametrize("tokens", [1, 16, 45, 200])
+def test_gate_and_up_are_gated_where_they_are_computed(bench, name, activation, tokens):
+    """Of prompts; what a neighbour of another length, or the ops one by one, make of it are the same bits."""
+    rng = np.random.default_rng(tokens)
+    inputs, inner = inputs_of(name) * 2, 256
+    gate, up, down = (weight(name, *shape, rng) for shape in ((inner, inputs), (inner, inputs), (40, inner)))
+    x = rng.standard_normal((tokens, inputs)).astype(np.float32) / np.float32(np.abs(values(gate)).mean() * inputs**0.5)
+
+    def whole(ops, x):
+        return ops.linear(ops.glu(ops.linear(x, Linear((gate, up))), activation), Linear((down,)))
+
+    def one_by_one(ops, x):
+        inner = ops.glu(ops.linear(x, Linear((gate, up))), activation)
+        ops._as_floats(inner)
+        return ops.linear(inner, Linear((down,)))
+
+    found = bench.run(whole, x, prompts_from=0)
+    np.testing.assert_array_equal(found, bench.run(one_by_one, x, prompts_from=0))
+    for first in {0, tokens // 3}:
+        np.testing.assert_array_equal(found[first:], bench.run(whole, x[first:], prompts_from=0))
+    outputs = bench.run(whole, x, prompts_from=tokens)
+    mixed = bench.run(whole, x, prompts_from=tokens // 2)
+    np.testing.assert_array_equal(mixed[tokens // 2 :], found[tokens // 2 :])
+    np.testing.assert_array_equal(mixed[: tokens // 2], outputs[: tokens // 2])
+    g, u = (x.astype(np.float64) @ values(w).T for w in (gate, up))
+    gated = u * (g / (1 + np.exp(-g)) if activation == "silu" else g / (1 + np.exp(-1.5957691216 * (g + 0.044715 * g**3))))
+    spread = np.sqrt(gated**2 @ (values(down) ** 2).T)
+    assert np.sqrt(np.mean(((found - gated @ values(down).T) / spread) ** 2)) < (0.01 if name in EXACT else 0.02)
