@@ -398,20 +398,31 @@ def _rotate_store(kept: Kept) -> Kernel:
     store_key, store_value, turns = kept.store_key, kept.store_value, kept.format.turns
 
     @njit
+    def place_of(args, step, token, head):
+        """Where the keys of a kv head begin that this token's goes beside."""
+        slot = load_i32(word(step, STEP_SLOTS) + token * 4)
+        block = word(args, 13) + slot // KV_BLOCK * word(args, 14)
+        return block + head * 2 * KV_BLOCK * word(args, 15)
+
+    @njit
+    def ask_for(args, step, token, head):
+        """The lines that rotate_head will write. Of many tokens, neighbours write the same ones."""
+        d, share, place = word(args, 5), word(args, 3) // word(args, 4), place_of(args, step, token, head)
+        for line in range(0, KV_BLOCK * word(args, 15), LINE):  # a key's numbers are all over the keys of its block
+            prefetch(place + line)
+        q = word(args, 2) + (token * word(args, 3) + head * share) * d * 4
+        for line in range(0, share * d * 4, LINE):
+            prefetch_to_write(q + line)
+
+    @njit
     def rotate_head(args, step, token, head, scratch):
         """A kv head of one token, and the query heads that attend to it."""
         heads, kv_heads, d, record = word(args, 3), word(args, 4), word(args, 5), word(args, 15)
         position = load_i32(word(step, STEP_POSITIONS) + token * 4)
-        slot = load_i32(word(step, STEP_SLOTS) + token * 4)
-        block, offset = word(args, 13) + slot // KV_BLOCK * word(args, 14), slot % KV_BLOCK
-        place = block + head * 2 * KV_BLOCK * record
-        for line in range(0, KV_BLOCK * record, LINE):  # a key's numbers are all over the keys of its block
-            prefetch(place + line)
+        place, offset = place_of(args, step, token, head), load_i32(word(step, STEP_SLOTS) + token * 4) % KV_BLOCK
         x, share = word(args, 0) + token * word(args, 1), heads // kv_heads
         for query in range(head * share, head * share + share):
             q = word(args, 2) + (token * heads + query) * d * 4
-            for line in range(0, d * 4, LINE):
-                prefetch_to_write(q + line)
             _prepared(args, x + query * d * 4, q, word(args, 9), real(args, 10), position)
             if turns:
                 turn(q, d)
@@ -438,11 +449,15 @@ def _rotate_store(kept: Kept) -> Kernel:
         15 bytes of a record, 16 centres [kv heads, d] of turned keys"""
         kv_heads, tokens = word(args, 4), word(step, STEP_TOKENS)
         if _are_very_few(tokens, step):
+            ask_for(args, step, unit // kv_heads, unit % kv_heads)
             rotate_head(args, step, unit // kv_heads, unit % kv_heads, scratch)
             return
-        first, stop = span_of(unit, tokens) if are_many(tokens, step) else (unit, unit + 1)
+        many = are_many(tokens, step)
+        first, stop = span_of(unit, tokens) if many else (unit, unit + 1)
         for token in range(first, stop):
             for head in range(kv_heads):
+                if not many:
+                    ask_for(args, step, token, head)
                 rotate_head(args, step, token, head, scratch)
 
     return rotate_store
