@@ -206,7 +206,8 @@ class Sampler:
         limits, drafting = Limits(3), Drafting(guesses, prediction)
         coming = iter(zip(seeds, sampling, strict=True))
         while True:
-            for seed, each in islice(coming, 64 - len(scheduler.running) - len(scheduler.waiting)):
+            # as many as come in in one step: there are no guesses while a short prompt waits
+            for seed, each in islice(coming, 0 if scheduler.running or scheduler.waiting else 8):
                 scheduler.submit(Request(str(seed), self.prompt, each, limits, drafting=drafting), 0.0)
             if (batch := scheduler.plan(0.0)) is None:
                 break
