@@ -88,7 +88,10 @@ class Ahead:
 
     def used(self, inputs: StepInputs) -> None:
         """This step writes its blocks."""
-        blocks = int(inputs.slots.max(initial=-1)) // BLOCK + 1
+        self.reached(int(inputs.slots.max(initial=-1)) // BLOCK + 1)
+
+    def reached(self, blocks: int) -> None:
+        """So many blocks, the first ones, are in use."""
         if blocks <= self._used:
             return
         if not self._used:

@@ -196,6 +196,7 @@ class CpuBackend:
         return np.concatenate([plane[block] for plane in self._blocks])
 
     def write_block(self, block: int, content: np.ndarray) -> None:
+        self._ahead.reached(block + 1)
         start = 0
         for plane in self._blocks:
             end = start + plane.shape[1]
