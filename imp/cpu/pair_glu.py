@@ -18,11 +18,12 @@ from .pair_products import (
     STAGED,
     blocks_at_once,
     meet,
-    tokens_of_unit,
+    prompts_of,
+    units_of_prompts,
     unpack_pairs,
 )
 from .pointwise import GATED
-from .program import STEP_PROMPTS, STEP_TOKENS, Kernel, count, kernel
+from .program import Kernel, count, kernel
 from .simd import word
 from .tiles import ROWS, release_tiles, shape_deep_tiles
 
@@ -36,11 +37,7 @@ GATE, UP, INPUT_BLOCKS, GROUP_BYTES, SHARES, X, COLUMNS, OUT, OUT_COLUMNS = rang
 
 @count
 def _units(args, step):
-    prompts = word(step, STEP_TOKENS) - word(step, STEP_PROMPTS)
-    if prompts == 0:
-        return 0
-    at_once = tokens_of_unit(word(args, COLUMNS), prompts, step)
-    return (prompts + at_once - 1) // at_once * word(args, SHARES)
+    return units_of_prompts(word(args, COLUMNS), word(args, SHARES), step)
 
 
 def _kernel(layout: Layout, activation: str) -> Kernel:
@@ -60,10 +57,8 @@ def _kernel(layout: Layout, activation: str) -> Kernel:
     @kernel(_units, name=f"pair_glu.{layout.name}_{activation}")
     def pair_glu(args, step, unit, scratch):
         shares, blocks = word(args, SHARES), word(args, OUT_COLUMNS) // BLOCK
-        first_prompt, tokens = word(step, STEP_PROMPTS), word(step, STEP_TOKENS)
-        at_once = tokens_of_unit(word(args, COLUMNS), tokens - first_prompt, step)
-        start, share = first_prompt + unit // shares * at_once, unit % shares
-        stop = min(start + at_once, tokens)
+        start, stop = prompts_of(unit, word(args, COLUMNS), shares, step)
+        share = unit % shares
         x, x_stride = word(args, X), pairs_stride(word(args, COLUMNS))
         out_stride = pairs_stride(word(args, OUT_COLUMNS))
         shape_deep_tiles(ROWS)

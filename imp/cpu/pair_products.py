@@ -256,25 +256,38 @@ def tokens_of_unit(columns, prompts, step):
     return (prompts + shares * ROWS - 1) // (shares * ROWS) * ROWS
 
 
-@count
-def pair_units(args, step):
+@njit
+def units_of_prompts(columns, shares, step):
+    """How many units an op over a step's prompts has, whose other side is cut into so many shares."""
     prompts = word(step, STEP_TOKENS) - word(step, STEP_PROMPTS)
     if prompts == 0:
         return 0
-    at_once = tokens_of_unit(word(args, COLUMNS), prompts, step)
-    return (prompts + at_once - 1) // at_once * word(args, SHARES)
+    at_once = tokens_of_unit(columns, prompts, step)
+    return (prompts + at_once - 1) // at_once * shares
+
+
+@njit
+def prompts_of(unit, columns, shares, step):
+    """The first position of such a unit, and the one after its last."""
+    first, tokens = word(step, STEP_PROMPTS), word(step, STEP_TOKENS)
+    at_once = tokens_of_unit(columns, tokens - first, step)
+    start = first + unit // shares * at_once
+    return start, min(start + at_once, tokens)
+
+
+@count
+def _units(args, step):
+    return units_of_prompts(word(args, COLUMNS), word(args, SHARES), step)
 
 
 def _kernel(layout: Layout) -> Kernel:
     products = _pair_products(layout)
 
-    @kernel(pair_units, name=f"pair_products.{layout.name}")
+    @kernel(_units, name=f"pair_products.{layout.name}")
     def pair_products(args, step, unit, scratch):
         groups, shares = word(args, GROUPS), word(args, SHARES)
         twos = (groups + 1) // 2
-        first_prompt, tokens = word(step, STEP_PROMPTS), word(step, STEP_TOKENS)
-        at_once = tokens_of_unit(word(args, COLUMNS), tokens - first_prompt, step)
-        start = first_prompt + unit // shares * at_once
+        start, stop = prompts_of(unit, word(args, COLUMNS), shares, step)
         share = unit % shares
         first, after = share * twos // shares * 2, (share + 1) * twos // shares * 2
         weight = word(args, WEIGHT) + first * word(args, GROUP_BYTES)
@@ -292,7 +305,7 @@ def _kernel(layout: Layout) -> Kernel:
             bias,
             word(args, ADD),
             start,
-            min(start + at_once, tokens),
+            stop,
             scratch,
         )
 
