@@ -11,13 +11,12 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import njit
 
 from bench.measure import Timing, timed
 from imp.cpu.emit import compiling_for, micro
 from imp.cpu.simd import (
     add_quads_u8i8,
-    int64,
     load_i8x32,
     load_i8x64,
     splat16_i32,
@@ -26,6 +25,7 @@ from imp.cpu.simd import (
 )
 from imp.cpu.tiles import DEPTH, ROWS, add_products_i8, release_tiles, shape_tiles
 from imp.cpu.variants import detect
+from imp.jit import numba
 
 _READ_BYTES = 192 << 20  # several times the last level cache
 _PART_BYTES = 2 << 20
@@ -147,7 +147,7 @@ def _byte_products(kind: str) -> tuple[Callable[[int, int], None], int]:
     else:
         body, products = _in_vectors(load_i8x32, splat_i32, 32), 6 * 32
     with compiling_for(kind):
-        compiled = cfunc(types.void(int64, int64), nopython=True)(body)
+        compiled = numba().cfunc("void(int64, int64)", nopython=True)(body)
     return compiled.ctypes, products
 
 

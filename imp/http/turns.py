@@ -15,7 +15,10 @@ TURN_S = 0.002
 
 
 class Turns:
-    def __init__(self) -> None:
+    """turn_s: what they get of each turn."""
+
+    def __init__(self, turn_s: float = TURN_S) -> None:
+        self._turn_s = turn_s
         self._later: deque[Callable[[], None]] = deque()
         self._counting = False  # the turn's end is scheduled
         self._until = 0.0  # time.perf_counter()
@@ -24,7 +27,7 @@ class Turns:
         """Whether there is time left for one more in this turn of the loop; where not, give it to `later`."""
         if not self._counting:
             self._counting = True
-            self._until = time.perf_counter() + TURN_S
+            self._until = time.perf_counter() + self._turn_s
             asyncio.get_running_loop().call_soon(self._go_on)
         return not self._later and time.perf_counter() < self._until
 
@@ -34,7 +37,7 @@ class Turns:
 
     def _go_on(self) -> None:
         """The next turn has come."""
-        until = time.perf_counter() + TURN_S
+        until = time.perf_counter() + self._turn_s
         try:
             while self._later:
                 self._later.popleft()()
