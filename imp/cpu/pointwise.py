@@ -405,13 +405,20 @@ def _rotate_store(kept: Kept) -> Kernel:
         return block + head * 2 * KV_BLOCK * word(args, 15)
 
     @njit
+    def queries_of(args, head):
+        """The first query head that goes with this kv head, and the one after the last."""
+        heads, kv_heads = word(args, 3), word(args, 4)
+        return head * heads // kv_heads, (head + 1) * heads // kv_heads
+
+    @njit
     def ask_for(args, step, token, head):
         """The lines that rotate_head will write. Of many tokens, neighbours write the same ones."""
-        d, share, place = word(args, 5), word(args, 3) // word(args, 4), place_of(args, step, token, head)
+        d, place = word(args, 5), place_of(args, step, token, head)
+        first, after = queries_of(args, head)
         for line in range(0, KV_BLOCK * word(args, 15), LINE):  # a key's numbers are all over the keys of its block
             prefetch(place + line)
-        q = word(args, 2) + (token * word(args, 3) + head * share) * d * 4
-        for line in range(0, share * d * 4, LINE):
+        q = word(args, 2) + (token * word(args, 3) + first) * d * 4
+        for line in range(0, (after - first) * d * 4, LINE):
             prefetch_to_write(q + line)
 
     @njit
@@ -420,8 +427,8 @@ def _rotate_store(kept: Kept) -> Kernel:
         heads, kv_heads, d, record = word(args, 3), word(args, 4), word(args, 5), word(args, 15)
         position = load_i32(word(step, STEP_POSITIONS) + token * 4)
         place, offset = place_of(args, step, token, head), load_i32(word(step, STEP_SLOTS) + token * 4) % KV_BLOCK
-        x, share = word(args, 0) + token * word(args, 1), heads // kv_heads
-        for query in range(head * share, head * share + share):
+        x, (first, after) = word(args, 0) + token * word(args, 1), queries_of(args, head)
+        for query in range(first, after):
             q = word(args, 2) + (token * heads + query) * d * 4
             _prepared(args, x + query * d * 4, q, word(args, 9), real(args, 10), position)
             if turns:

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from numba import cfunc, types
+from numba import types
 
 from imp.cpu import emit, variants
 from imp.cpu.simd import (
@@ -67,6 +67,7 @@ from imp.cpu.simd import (
     when,
     zeros,
 )
+from imp.jit import numba
 
 SIGNATURE = types.void(types.int64, types.int64, types.int64)
 LANES = pytest.mark.parametrize("lanes", [8, 16])
@@ -84,7 +85,7 @@ def run(features):
 
     def call(body, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         with compiling_for(features):
-            compiled = cfunc(SIGNATURE, nopython=True, error_model="numpy")(body)
+            compiled = numba().cfunc(SIGNATURE, nopython=True, error_model="numpy")(body)
         compiled.ctypes(x.ctypes.data, y.ctypes.data, x.size)
         return y
 
@@ -389,7 +390,7 @@ def test_what_a_machine_runs_is_known_fastest_first(monkeypatch):
     assert variants.detect() == variants.variants()[0]
     avx2 = {"avx2", "fma", "f16c"}
     avx512 = avx2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}
-    amx = avx512 | {"amx_tile", "amx_int8", "amx_bf16"}
+    amx = avx512 | {"avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"}
     for features, granted, first in (
         (set(), True, "portable"),
         (avx2, True, "avx2"),
@@ -401,6 +402,7 @@ def test_what_a_machine_runs_is_known_fastest_first(monkeypatch):
         (avx512, True, "avx512"),
         (avx512 | {"amx_int8"}, True, "avx512"),
         (amx - {"amx_bf16"}, True, "avx512"),
+        (amx - {"avx512_fp16"}, True, "avx512"),
         (amx, False, "avx512"),
         (amx - {"avx512bw"}, True, "vnni"),
         (amx, True, "amx"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numba import cfunc, types
+from numba import types
 
 from imp.cpu.simd import Micro, V, compiling_for, int64, micro
 from imp.cpu.tiles import (
@@ -18,6 +18,7 @@ from imp.cpu.tiles import (
     store_tile,
 )
 from imp.cpu.variants import variants
+from imp.jit import numba
 
 pytestmark = pytest.mark.skipif("amx" not in variants(), reason="no tiles here")
 
@@ -40,7 +41,7 @@ def run(program: Micro, x: np.ndarray, y: np.ndarray, rows: int) -> None:
         program(x, y, n)
 
     with compiling_for("amx"):
-        compiled = cfunc(types.void(types.int64, types.int64, types.int64), nopython=True)(body)
+        compiled = numba().cfunc(types.void(types.int64, types.int64, types.int64), nopython=True)(body)
     compiled.ctypes(x.ctypes.data, y.ctypes.data, rows)
 
 
