@@ -178,9 +178,8 @@ def load(
     path: Path, settings: Settings, progress: Progress, draft: Path | None = None, early: Beside | None = None
 ) -> Bundle:
     """Load a model, and with it the one that guesses what it will say, `draft`. early: the process of its encoder, if
-    that was begun before. Raises InvalidModel, UnsupportedModel,
-    ContextTooLong, FileNotFoundError, MemoryError, InvalidTokenizer, UnsupportedTokenizer, EncoderGone, FolderError,
-    DeviceError, memory.OutOfMemory."""
+    that was begun before. Raises InvalidModel, UnsupportedModel, ContextTooLong, FileNotFoundError, MemoryError,
+    InvalidTokenizer, UnsupportedTokenizer, EncoderGone, FolderError, DeviceError, memory.OutOfMemory."""
     progress(f"reading {path.name}")
     encoder = EncoderProcess(path, early)  # reads its vocabulary while we do the rest
     checkpoint = open_checkpoint(path)

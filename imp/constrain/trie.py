@@ -161,6 +161,7 @@ def _fork(trie: np.ndarray, below: np.ndarray, forks: np.ndarray, bytes_of: np.n
     return used
 
 
+@jitted
 def work_words(nodes: int) -> int:
     return DEEPEST + 3 * nodes + 2
 
@@ -173,7 +174,7 @@ def tries(addresses: int, operation: int, tokens: int, nodes: int) -> int:
     SUMMARISE (utf8, trie, below); FORK (trie, below, forks, bytes_of; tokens: how long these are)."""
     at = carray(pointer(addresses), (7,), np.int64)
     size = at[5]
-    work = carray(pointer(at[6]), (DEEPEST + 3 * nodes + 2,), np.int32)
+    work = carray(pointer(at[6]), (work_words(nodes),), np.int32)
     if operation == SCAN:
         return _scan(
             carray(pointer(at[0]), (nodes, 256), np.uint8),

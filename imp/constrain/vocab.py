@@ -300,7 +300,7 @@ def _in_order(tokens: Sequence[bytes], ids: Sequence[int]) -> list[int]:
 
 
 def _call(code: ConstraintCode, operation: int, tokens: int, nodes: int, size: int, *arrays: np.ndarray) -> int:
-    work = np.zeros(work_words(nodes), np.int32)
+    work = np.zeros(work_words.py_func(nodes), np.int32)
     block = np.zeros(7, np.int64)
     block[: len(arrays)] = [array.ctypes.data for array in arrays]
     block[5], block[6] = size, work.ctypes.data

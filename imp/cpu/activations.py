@@ -11,13 +11,10 @@ each 32 columns those that are two apart are a pair, in the order in which weigh
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from ..jit import njit
-from .emit import Emission
 from .pack import BLOCK
-from .program import STEP_THREADS
-from .simd import I16, I32, V, bits, i32x16, int64, load_f32x16, micro, runs, store, word
+from .program import STEP_THREADS, apart
+from .simd import V, bits, i32x16, int64, load_f32x16, micro, runs, store, upper_halves, word
 
 TILE = 16
 COUNTED = 8  # offsets are multiples of it, and most are this
@@ -42,13 +39,13 @@ def are_many(tokens, step):
 
 @njit
 def pairs_stride(columns):
-    """Bytes from one row of pairs to the next. Rows that were a multiple of 1 KiB apart would meet in the cache."""
-    return columns * 2 + 64 if columns % 512 == 0 else columns * 2
+    """Bytes from one row of pairs to the next."""
+    return apart(columns * 2)
 
 
 def pairs_bytes(tokens: int, columns: int) -> int:
     """Of all rows, and of those behind that tiles read."""
-    return (tokens + 2 * TILE) * pairs_stride.py_func(columns)
+    return (tokens + 2 * TILE) * apart.py_func(columns * 2)
 
 
 _PAIR_ORDER = [
@@ -61,10 +58,8 @@ def pair_block(x: V, out: V) -> None:
     """32 floats as bfloat16, in the order of pairs."""
     if not runs("amx"):
         return
-    words = ir.VectorType(I16, 32)
-    left, right = (bits(bits(load_f32x16(x + at) * 2.0**PAIR_BITS, i32x16.ir) + 0x8000, words) for at in (0, 64))
-    upper = ir.Constant(ir.VectorType(I32, 32), [2 * column + 1 for column in _PAIR_ORDER])
-    store(out, V(Emission.builder.shuffle_vector(left.ir, right.ir, upper)))
+    left, right = (bits(load_f32x16(x + at) * 2.0**PAIR_BITS, i32x16.ir) + 0x8000 for at in (0, 64))
+    store(out, upper_halves(left, right, _PAIR_ORDER))
 
 
 @njit

@@ -47,6 +47,7 @@ from .simd import (
     store,
     tanh,
     total,
+    upper_halves,
     when,
     zeros,
 )
@@ -57,6 +58,7 @@ TILE_BYTES = ROWS * LINE
 STEP = 32  # numbers that one product adds up
 GROUP = 64  # keys between two looks at the largest score
 PARTS = 2  # bfloat16 of a float
+_SIDE_BY_SIDE = [lane + 16 * right for lane in range(16) for right in (0, 1)]
 SLACK = 8.0  # how far scores may be above what they are taken relative to, before that moves
 SCORE_ROW = GROUP * 4  # bytes of a row's scores; then of its weights, the parts of a step side by side
 
@@ -74,23 +76,13 @@ def _upper(x: V) -> V:
     return (bits(x, i32x16.ir) + 0x8000) & -0x10000
 
 
-def _upper_halves(a: V, b: V) -> V:
-    """Of int32 lanes: the upper half of a's becomes the lower one of each lane, that of b's stays."""
-    words = ir.VectorType(I16, 32)
-    order = [odd + 32 * right for odd in range(1, 32, 2) for right in (0, 1)]
-    mixed = Emission.builder.shuffle_vector(
-        bits(a, words).ir, bits(b, words).ir, ir.Constant(ir.VectorType(ir.IntType(32), 32), order)
-    )
-    return bits(V(mixed), i32x16.ir)
-
-
 def _paired(a: V, b: V, parts: int, bits_left: bool = True) -> list[V]:
     """The parts of floats a and b as pairs of bfloat16, the largest first. bits_left: whether the last is rounded."""
     found = []
     for part in range(parts):
         rounds = bits_left or part < parts - 1
         upper = (_upper(a), _upper(b)) if rounds else (bits(a, i32x16.ir), bits(b, i32x16.ir))
-        found.append(_upper_halves(*upper))
+        found.append(upper_halves(*upper, _SIDE_BY_SIDE))
         a, b = (x - bits(u, f32x16.ir) for x, u in zip((a, b), upper, strict=True))
     return found
 

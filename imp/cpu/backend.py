@@ -74,7 +74,11 @@ class CpuBackend:
     @property
     def tells_apart(self) -> bool:
         """With AMX, which computes prompts in bfloat16; and where outputs are sparse."""
-        return (self.features == "amx" and not self.deterministic) or bool(self.sparse.top)
+        return self._has_pairs or bool(self.sparse.top)
+
+    @property
+    def _has_pairs(self) -> bool:
+        return self.features == "amx" and not self.deterministic
 
     def describe(self) -> str:
         """One line for people."""
@@ -107,33 +111,29 @@ class CpuBackend:
         self._hidden = np.zeros((limits.tokens, row_bytes(model.hidden) // 4), np.float32)
         self._columns, self._pooled = model.hidden, 0
         planes, self._blocks = self._planes(model, limits, kept)
-        own, kind = self.sparse, self.features
-        apart = kind == "amx" and not self.deterministic
-        recorder = Recorder(
-            limits, self.thread_count, planes, self._logits, kept, self._hidden, sparse=own, kind=kind, apart=apart
-        )
-        model.forward(recorder)
+
+        def recorded(
+            limits: StepLimits, hidden: np.ndarray, sites: Sites | None = None, beside: Recorder | None = None
+        ) -> Recorder:
+            own = self.sparse, self.features, self._has_pairs
+            recorder = Recorder(limits, self.thread_count, planes, self._logits, kept, hidden, sites, beside, *own)
+            model.forward(recorder)
+            return recorder
+
+        recorder = recorded(limits, self._hidden)
         sites = Sites(layout_for(model), limits.tokens, self.thread_count)
-        adding = Recorder(
-            limits, self.thread_count, planes, self._logits, kept, self._hidden, sites, recorder, own, kind, apart
-        )
-        model.forward(adding)
+        adding = recorded(limits, self._hidden, sites, recorder)
         few = replace(limits, tokens=min(ASIDE, limits.tokens), rows=min(ASIDE_ROWS, limits.rows), logit_rows=0)
         few_hidden = np.zeros((few.tokens, self._hidden.shape[1]), np.float32)
         few_sites = Sites(sites.layout, few.tokens, self.thread_count)
-        seconds = [
-            Recorder(few, self.thread_count, planes, self._logits, kept, few_hidden, each, recorder, own, kind, apart)
-            for each in (None, few_sites)
-        ]
-        for second in seconds:
-            model.forward(second)
+        seconds = [recorded(few, few_hidden, each, recorder) for each in (None, few_sites)]
         self._arena = Arena(sum(packed.size for packed in recorder.weights.values()))
         with ThreadPoolExecutor(1, "kernels") as aside:  # Numba compiles while the weights are read and packed
             kernels = [op.kernel for op in (*recorder.ops, *adding.ops)]
             compiled = aside.submit(compile_all, self.kernels, kernels, self.progress)
             for packed in recorder.weights.values():
                 self._arena.pack(packed)
-        self._apart = apart and all(packed.largest < LARGEST for packed in recorder.weights.values())
+        self._apart = self._has_pairs and all(packed.largest < LARGEST for packed in recorder.weights.values())
         addresses = compiled.result()
         self._program: Program = build(recorder.ops, addresses)
         self._adapted_program: Program = build(adding.ops, addresses)

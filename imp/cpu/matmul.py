@@ -18,7 +18,8 @@ from collections.abc import Callable
 from ..jit import njit
 from .activations import BLOCK, TILE, TILE_BLOCK_BYTES, TILE_SCALES, are_many
 from .pack import LAYOUTS, Layout
-from .program import STEP_THREADS, Kernel, count, kernel
+from .program import Kernel, count, kernel
+from .shares import rows_of_part
 from .simd import Micro, V, int64, integer, micro, runs, word
 from .tile_products import tile_products, tokens_in_tiles
 from .variants import WIDE
@@ -41,12 +42,8 @@ def _tokens_at_once() -> V:
 
 @njit
 def tokens_of_unit(tokens, step):
-    """Whole records of activations, so many that every thread has the same number of shares, or all but the last."""
-    most, threads = _tokens_at_once(), word(step, STEP_THREADS)
-    if not are_many(tokens, step):
-        return most
-    shares = threads * ((tokens + threads * most - 1) // (threads * most))
-    return (tokens + shares * TILE - 1) // (shares * TILE) * TILE
+    """Of a unit."""
+    return rows_of_part(tokens, _tokens_at_once(), step) if are_many(tokens, step) else _tokens_at_once()
 
 
 @count
@@ -127,7 +124,7 @@ def _vector_products(layout: Layout) -> Callable[..., None]:
             else:
                 tile16(weight, x, beside, blocks, out, out_stride, bias, residual, y_stride)
             if not whole:  # the columns behind belong to another part of the row
-                copy_outputs(scratch, y, y_stride, tokens, outputs)
+                copy_outputs(scratch, 64, y, y_stride, tokens, outputs)
             t += tokens
 
     return products

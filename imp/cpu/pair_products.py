@@ -22,6 +22,7 @@ from .activations import PAIR_BITS, pairs_stride
 from .emit import Emission
 from .pack import WIDE_LAYOUTS, Layout
 from .program import STEP_PROMPTS, STEP_THREADS, STEP_TOKENS, Kernel, count, kernel
+from .shares import rows_of_part
 from .simd import (
     F16,
     I16,
@@ -46,7 +47,7 @@ from .simd import (
     word,
 )
 from .tiles import ROWS, add_products_bf16, clear_tile, load_tile, release_tiles, shape_deep_tiles, store_tile
-from .vector_products import AHEAD
+from .vector_products import AHEAD, copy_outputs
 
 TOKENS = 2 * ROWS  # that meet two groups at once
 MOST_TOKENS, UNIT_BYTES = 512, 800 << 10  # of a unit's activations, which the second level cache has to keep
@@ -164,17 +165,6 @@ def _offset(y, y_stride, tokens, columns, bias, add):
             store_f32(row + i * 4, last + load_f32(row + i * 4) if add != 0 else last)
 
 
-@njit
-def _copied(source, source_stride, target, target_stride, tokens, columns):
-    whole = columns // 16 * 16
-    for t in range(tokens):
-        here, there = source + t * source_stride, target + t * target_stride
-        for i in range(0, whole, 16):
-            store(there + i * 4, load_f32x16(here + i * 4))
-        for i in range(whole, columns):
-            store_f32(there + i * 4, load_f32(here + i * 4))
-
-
 _TILE11, _TILE12, _TILE21, _TILE22 = (_tile(t, g) for t in (1, 2) for g in (1, 2))
 
 
@@ -190,7 +180,7 @@ def meet(right, blocks, two, x, x_stride, y, y_stride, add, start, stop, columns
         if not whole:
             out, out_stride = staged, STAGED_STRIDE
             if add != 0:
-                _copied(here, y_stride, staged, STAGED_STRIDE, tokens, columns)
+                copy_outputs(here, y_stride, staged, STAGED_STRIDE, tokens, columns)
         if tokens > ROWS and two:
             _TILE22(at, x_stride, right, right_step, blocks, out, out_stride, add)
         elif tokens > ROWS:
@@ -200,7 +190,7 @@ def meet(right, blocks, two, x, x_stride, y, y_stride, add, start, stop, columns
         else:
             _TILE11(at, x_stride, right, right_step, blocks, out, out_stride, add)
         if not whole:
-            _copied(staged, STAGED_STRIDE, here, y_stride, tokens, columns)
+            copy_outputs(staged, STAGED_STRIDE, here, y_stride, tokens, columns)
 
 
 @njit
@@ -247,13 +237,10 @@ def tokens_of_unit(columns, prompts, step):
     """So many that every thread has the same number of shares, or all but the last; few are not shared.
 
     columns: of the activations."""
-    threads, most = word(step, STEP_THREADS), MOST_TOKENS
+    most = MOST_TOKENS
     while most > 2 * MANY and most * pairs_stride(columns) > UNIT_BYTES:
         most //= 2
-    if prompts < threads * MANY:
-        return most
-    shares = threads * ((prompts + threads * most - 1) // (threads * most))
-    return (prompts + shares * ROWS - 1) // (shares * ROWS) * ROWS
+    return most if prompts < word(step, STEP_THREADS) * MANY else rows_of_part(prompts, most, step)
 
 
 @njit

@@ -30,6 +30,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..jit import njit
 from ..model.buffers import ALIGNMENT, Buffer, place
 from ..model.inputs import StepInputs
 
@@ -88,10 +89,15 @@ def kernel(units: Count, name: str | None = None) -> Callable[[Body], Kernel]:
     return lambda body: Kernel(name or _name(body), body, units)
 
 
+@njit
+def apart(stride):
+    """What keeps rows of so many bytes apart: a multiple of 1 KiB would make them meet in the cache."""
+    return stride if stride % 1024 else stride + 64
+
+
 def row_bytes(columns: int) -> int:
-    """From one row of floats to the next. Rows that were a multiple of 1 KiB apart would meet in the cache."""
-    whole = -(-columns // LANES) * LANES * 4
-    return whole if whole % 1024 else whole + 64
+    """From one row of floats to the next."""
+    return apart.py_func(-(-columns // LANES) * LANES * 4)
 
 
 def fill_header(step: np.ndarray, inputs: StepInputs, apart: bool = False) -> None:

@@ -26,6 +26,15 @@ def span_of(unit, rows):
     return unit * TILE, min(unit * TILE + TILE, rows)
 
 
+@njit
+def rows_of_part(rows, most, step):
+    """Of an op whose rows all threads have some of: whole records, `most` rows at most, and so many that every thread
+    has as many parts, or all but the last."""
+    threads = word(step, STEP_THREADS)
+    parts = threads * ((rows + threads * most - 1) // (threads * most))
+    return (rows + parts * TILE - 1) // (parts * TILE) * TILE
+
+
 @count
 def per_token(args, step):
     return units_of(word(step, STEP_TOKENS))

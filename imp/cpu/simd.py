@@ -284,6 +284,14 @@ def from_bf16(h: V) -> V:
     return bits(V(_Emission.builder.zext(h.ir, lanes_of(h, I32))) << 16, lanes_of(h, F32))
 
 
+def upper_halves(a: V, b: V, order: list[int]) -> V:
+    """The upper halves of int32 lanes of a and b, in this order; lane i of b is number count + i."""
+    builder, count = _Emission.builder, a.type.count
+    words = ir.VectorType(I16, 2 * count)
+    places = ir.Constant(ir.VectorType(I32, len(order)), [2 * lane + 1 for lane in order])
+    return V(builder.shuffle_vector(bits(a, words).ir, bits(b, words).ir, places))
+
+
 # Making and taking apart vectors
 
 

@@ -143,7 +143,7 @@ def tile_products(layout: Layout) -> Callable[..., None]:
             else:
                 tile(weight, x, right, blocks, out, out_stride, bias, residual, y_stride, tokens, scratch, 0)
             if not whole:  # the columns behind belong to another part of the row
-                copy_outputs(scratch + _SUMS_BYTES, y, y_stride, tokens, outputs)
+                copy_outputs(scratch + _SUMS_BYTES, 64, y, y_stride, tokens, outputs)
         release_tiles()
 
     return products

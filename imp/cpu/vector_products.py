@@ -37,6 +37,7 @@ from .simd import (
     lanes_of,
     load,
     load_f32,
+    load_f32x16,
     loop,
     micro,
     nibbles,
@@ -237,8 +238,12 @@ def finish(parts: Sequence[V], out: V, bias: V, adds: V, residual: V) -> None:
 
 
 @njit
-def copy_outputs(source, y, y_stride, tokens, outputs):
-    """The outputs of a group that are there, from rows of 64 bytes."""
+def copy_outputs(source, source_stride, y, y_stride, tokens, outputs):
+    """So many outputs of some tokens, from rows of floats to others."""
+    whole = outputs // 16 * 16
     for row in range(tokens):
-        for column in range(outputs):
-            store_f32(y + row * y_stride + column * 4, load_f32(source + row * 64 + column * 4))
+        here, there = source + row * source_stride, y + row * y_stride
+        for i in range(0, whole, 16):
+            store(there + i * 4, load_f32x16(here + i * 4))
+        for i in range(whole, outputs):
+            store_f32(there + i * 4, load_f32(here + i * 4))

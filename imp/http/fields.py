@@ -114,6 +114,15 @@ def wrong(path: str, allowed: str, value: Any) -> ApiError:
     return bad_request(path, f'"{path}" must be {allowed}, not {shown(value)}.')
 
 
+def refuse_unsupported(part: Any, path: str, unsupported: Mapping[str, tuple[str, str]]) -> None:
+    """ApiError 400 where a part of a message is of a type that is known, but not served. unsupported: of each such
+    type, the error's code and the reason."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind in unsupported:
+        code, reason = unsupported[kind]
+        raise ApiError(400, code, f'"{path}": {reason}', path)
+
+
 def shown(value: Any, limit: int = 60) -> str:
     """A client's value in an error message, shortened. Containers are named, not shown."""
     if isinstance(value, Mapping):

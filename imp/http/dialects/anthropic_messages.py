@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from imp.chat.message import Message
-from imp.http.errors import ApiError, bad_request
-from imp.http.fields import wrong
+from imp.http.errors import bad_request
+from imp.http.fields import refuse_unsupported, wrong
 from imp.http.seal import Seal
 
 THINKING = "thinking"  # what is signed
@@ -168,10 +168,8 @@ def _text_blocks(blocks: list[Any], path: str) -> list[str]:
 def _kind(block: Any, path: str, known: tuple[str, ...]) -> str:
     if not isinstance(block, dict):
         raise wrong(path, "an object", block)
+    refuse_unsupported(block, path, _UNSUPPORTED)
     kind = block.get("type")
-    if isinstance(kind, str) and kind in _UNSUPPORTED:
-        code, reason = _UNSUPPORTED[kind]
-        raise ApiError(400, code, f'"{path}": {reason}', path)
     if not isinstance(kind, str) or kind not in known:
         raise wrong(f"{path}.type", _one_of(known), kind)
     return kind

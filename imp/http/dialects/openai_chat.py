@@ -31,7 +31,7 @@ from imp.http.dialects.shared import (
     usage_json,
 )
 from imp.http.errors import ApiError, Envelope, bad_request, envelope
-from imp.http.fields import Field, Kind, Parsed, Status, parse, wrong
+from imp.http.fields import Field, Kind, Parsed, Status, parse, refuse_unsupported, wrong
 from imp.types import ConstraintSpec, Delta, Event, Finished, Started, TokenLogprob
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -198,10 +198,8 @@ _UNSUPPORTED_PARTS = {
 
 
 def _part(part: Any, path: str) -> str:
+    refuse_unsupported(part, path, _UNSUPPORTED_PARTS)
     kind = part.get("type") if isinstance(part, dict) else None
-    if isinstance(kind, str) and kind in _UNSUPPORTED_PARTS:
-        code, reason = _UNSUPPORTED_PARTS[kind]
-        raise ApiError(400, code, f'"{path}": {reason}', path)
     if kind == "refusal":
         kind = "text"
         part = {"text": part.get("refusal")}

@@ -15,7 +15,7 @@ from typing import Any
 from imp.chat.message import Message
 from imp.http.dialects.tools import arguments
 from imp.http.errors import ApiError, bad_request
-from imp.http.fields import wrong
+from imp.http.fields import refuse_unsupported, wrong
 from imp.http.seal import Seal
 
 Item = Mapping[str, Any]
@@ -127,10 +127,8 @@ def _part(part: Any, path: str) -> Item:
     """One text of a message, or of a tool's output."""
     if not isinstance(part, dict):
         raise wrong(path, "an object", part)
+    refuse_unsupported(part, path, _UNSUPPORTED_PARTS)
     kind = part.get("type")
-    if isinstance(kind, str) and kind in _UNSUPPORTED_PARTS:
-        code, reason = _UNSUPPORTED_PARTS[kind]
-        raise ApiError(400, code, f'"{path}": {reason}', path)
     if kind == "refusal":
         return {"type": kind, "refusal": _text(part, "refusal", path)}
     if kind == "output_text":
