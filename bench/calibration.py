@@ -16,15 +16,23 @@ from numba import njit
 from bench.measure import Timing, timed
 from imp.cpu.emit import compiling_for, micro
 from imp.cpu.simd import (
+    V,
+    Var,
     add_quads_u8i8,
+    dot_pairs_u8i8,
+    i8x32,
+    int64,
+    kept_apart,
+    load,
     load_i8x32,
     load_i8x64,
+    loop,
     splat16_i32,
     splat_i32,
     store,
 )
 from imp.cpu.tiles import DEPTH, ROWS, add_products_i8, release_tiles, shape_tiles
-from imp.cpu.variants import detect
+from imp.cpu.variants import detect, sums_bytes
 from imp.jit import numba
 
 _READ_BYTES = 192 << 20  # several times the last level cache
@@ -137,6 +145,24 @@ def _in_vectors(load, zeros, size):
     return run
 
 
+@micro(int64, int64)
+def _in_pairs(memory: V, rounds: V) -> None:
+    """The same where products add up in 16 bits, as short_products.py has them."""
+    fixed = [load(memory + i * 32, i8x32.ir) for i in range(3)]
+    sums = [Var(dot_pairs_u8i8(each, each)) for each in (*fixed, *fixed)]
+    for i in loop(rounds):
+        for half in (0, 1):
+            x = load(memory + ((i & 7) * 64 + half * 32), i8x32.ir)
+            for total, factor in zip(sums[half * 3 : half * 3 + 3], fixed, strict=True):
+                total.set(kept_apart(V(total.ir) + dot_pairs_u8i8(factor, x)))
+    for i, total in enumerate(sums):
+        store(memory + (512 + i * 32), V(total.ir))
+
+
+def _in_halves(memory, rounds):
+    _in_pairs(memory, rounds)
+
+
 @cache
 def _byte_products(kind: str) -> tuple[Callable[[int, int], None], int]:
     """(memory, rounds) -> nothing, and how many products a round has."""
@@ -144,8 +170,10 @@ def _byte_products(kind: str) -> tuple[Callable[[int, int], None], int]:
         body, products = _in_tiles, 4 * ROWS * 16 * DEPTH
     elif kind == "avx512":
         body, products = _in_vectors(load_i8x64, splat16_i32, 64), 6 * 64
-    else:
+    elif sums_bytes(kind):
         body, products = _in_vectors(load_i8x32, splat_i32, 32), 6 * 32
+    else:
+        body, products = _in_halves, 6 * 32
     with compiling_for(kind):
         compiled = numba().cfunc("void(int64, int64)", nopython=True)(body)
     return compiled.ctypes, products

@@ -35,7 +35,6 @@ from .program import LANES, Program, build, fill_header, row_bytes
 from .sample import Sampler
 from .simd import detect
 from .threads import Threads
-from .variants import lanes
 
 ROPE_SAMPLE = 16  # positions
 ASIDE, ASIDE_ROWS = 128, 8  # positions and sequences of what is computed aside: weights are unpacked for all of them
@@ -95,7 +94,7 @@ class CpuBackend:
         return None
 
     def weights_bytes(self, model: Model) -> int:
-        return sum(Packed(weight, lanes(self.features)).size for weight in model.weights)
+        return sum(Packed(weight, self.features).size for weight in model.weights)
 
     def device_memory(self) -> None:
         return None

@@ -19,10 +19,10 @@ from ..jit import njit
 from ..model.buffers import Buffer
 from ..model.ops import Experts
 from ..weights.checkpoint import UnsupportedModel, Weight
-from .activations import TILE, quantised_bytes
-from .matmul import TOKENS_AT_ONCE, UNIT_BYTES, group_products
-from .pack import BLOCK, LAYOUTS, Layout, Packed
-from .pointwise import GATED, GLU_COLUMNS, quantise_row
+from .activations import TILE, quantise_row, quantised_bytes, shorts_bytes
+from .matmul import TOKENS_AT_ONCE, UNIT_BYTES, share_products
+from .pack import BLOCK, BYTES, FLOATS, LAYOUTS, SHORTS, Layout, Packed
+from .pointwise import GATED, GLU_COLUMNS
 from .program import STEP_TOKENS, Argument, Kernel, Op, Placed, count, kernel, row_bytes
 from .shares import per_token, span_of, units_of
 from .simd import exp, fma, lane, load_f32, load_f32x8, load_i32, splat, store, store_f32, store_i32, word
@@ -108,8 +108,8 @@ def per_entry(args, step):
 
 @kernel(per_entry)
 def spread(args, step, unit, scratch):
-    """Each entry's row of x to its place. args: 0 K, 1 x, 2 stride, 3 columns, 4 places, 5 y or 0, 6 stride of y, 7 y
-    quantised or 0"""
+    """Each entry's row of x to its place. args: 0 K, 1 x, 2 stride, 3 columns, 4 places, 5 y or 0, 6 stride of y, y or
+    0 as 7 tiles, 8 shorts"""
     chosen, columns = word(args, 0), word(args, 3)
     first, stop = span_of(unit, word(step, STEP_TOKENS) * chosen)
     for entry in range(first, stop):
@@ -118,8 +118,7 @@ def spread(args, step, unit, scratch):
             y = word(args, 5) + row * word(args, 6)
             for i in range(0, columns, 8):
                 store(y + i * 4, load_f32x8(x + i * 4))
-        if word(args, 7) != 0:
-            quantise_row(x, row, 0, columns, columns // BLOCK, word(args, 7))
+        quantise_row(x, row, 0, columns, columns // BLOCK, word(args, 7), word(args, 8))
 
 
 @njit
@@ -133,7 +132,7 @@ def product_units(args, step):
 
 
 def _products(layout: Layout) -> Kernel:
-    products, rows = group_products(layout), layout.rows
+    products = share_products(layout)
 
     @kernel(product_units, name=f"experts.products_{layout.name}")
     def multiply(args, step, unit, scratch):
@@ -144,10 +143,9 @@ def _products(layout: Layout) -> Kernel:
         first, after = load_i32(item + 4), load_i32(item + 8)
         x, x_stride, y_stride = word(args, X), word(args, X_STRIDE), word(args, Y_STRIDE)
         start = unit % shares * share
-        for group in range(start, min(start + share, word(args, GROUPS))):
-            weight, y = matrix + group * word(args, GROUP_BYTES), word(args, Y) + group * rows * 4
-            left = word(args, OUTPUTS) - group * rows
-            products(weight, word(args, BLOCKS), left, x, x_stride, y, y_stride, 0, 0, first, after, scratch)
+        stop, y = min(start + share, word(args, GROUPS)), word(args, Y)
+        weights = matrix, word(args, GROUP_BYTES), start, stop, word(args, BLOCKS), word(args, OUTPUTS)
+        products(*weights, x, x_stride, y, y_stride, 0, 0, first, after, scratch)
 
     return multiply
 
@@ -166,7 +164,7 @@ def _gate(name: str) -> Kernel:
     @kernel(_gate_units, name=f"experts.gate_{name}")
     def gate(args, step, unit, scratch):
         """act(gate) * up of each entry's row. args: 0 K, 1 gate_up, 2 stride, 3 columns of y, 4 places, 5 y or 0, 6
-        stride of y, 7 y quantised or 0"""
+        stride of y, y or 0 as 7 tiles, 8 shorts"""
         shares = (word(args, 3) + GLU_COLUMNS - 1) // GLU_COLUMNS
         row = load_i32(word(args, 4) + unit // shares * 4)
         x = word(args, 1) + row * word(args, 2)
@@ -174,8 +172,7 @@ def _gate(name: str) -> Kernel:
         first, columns = unit % shares * GLU_COLUMNS, word(args, 3)
         last = min(first + GLU_COLUMNS, columns)
         gated(x, columns, first, last, y)
-        if word(args, 7) != 0:
-            quantise_row(y, row, first, last, columns // BLOCK, word(args, 7))
+        quantise_row(y, row, first, last, columns // BLOCK, word(args, 7), word(args, 8))
 
     return gate
 
@@ -227,8 +224,8 @@ class Matrices:
         return self.table.ctypes.data
 
     @property
-    def integers(self) -> bool:
-        return self.one.layout.integers
+    def form(self) -> str:
+        return self.one.layout.form
 
 
 class Mixture:
@@ -282,26 +279,28 @@ class Mixture:
 
 
 class _Form:
-    """Rows in the forms that matrices read: floats, tiles, or both."""
+    """Rows in the forms that matrices read."""
 
     def __init__(self, rows: int, columns: int, readers: tuple[Matrices, ...]) -> None:
         self.stride = row_bytes(columns)
-        kinds = {each.integers for each in readers}
-        self.floats = Buffer(rows * self.stride, "experts in") if False in kinds else None
-        self.tiles = Buffer(quantised_bytes(rows, columns), "experts in") if True in kinds else None
+        sizes = {
+            FLOATS: rows * self.stride,
+            BYTES: quantised_bytes(rows, columns),
+            SHORTS: shorts_bytes(rows, columns),
+        }
+        self.forms = {each.form: Buffer(sizes[each.form], "experts in") for each in readers}
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        return self.floats or 0, self.stride, self.tiles or 0
+        floats, tiles, shorts = (self.forms.get(form, 0) for form in (FLOATS, BYTES, SHORTS))
+        return floats, self.stride, tiles, shorts
 
     @property
     def buffers(self) -> list[Buffer]:
-        return [each for each in (self.floats, self.tiles) if each is not None]
+        return list(self.forms.values())
 
     def read_by(self, matrices: Matrices) -> Buffer:
-        found = self.tiles if matrices.integers else self.floats
-        assert found is not None
-        return found
+        return self.forms[matrices.form]
 
 
 @dataclass(frozen=True, slots=True)

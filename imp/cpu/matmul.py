@@ -1,14 +1,15 @@
 """y = x W^T [+ bias] [+ y]: one kernel for each weight layout of pack.py.
 
-Integer layouts multiply bytes: activations come as activations.py has them. Float layouts take rows of floats.
-A few tokens meet a group of weights in vectors (vector_products.py), 16 in tiles where the machine has them
-(tile_products.py). A token's result is the same bits in whatever tile, batch, share or thread it is computed, and for
-integer weights on whatever machine with AVX2: the float operations of one output are always block after block in one
-accumulator. Positions of prompts have products of their own where there are tiles (pair_products.py).
+Integer layouts multiply integers: activations come as activations.py has them. Float layouts take rows of floats.
+Where byte products add up in 32 bits, a few tokens meet a group of weights in vectors (vector_products.py), and 16 in
+tiles where the machine has them (tile_products.py); where they add up in 16, eight at most in vectors
+(short_products.py). A token's result is the same bits in whatever tile, batch, share or thread it is computed, and for
+integer weights on whatever machine adds up in the same width: the float operations of one output are always block after
+block in one accumulator. Positions of prompts have products of their own where there are tiles (pair_products.py).
 
 Order of work: a unit is a share of the row groups for a part of the tokens, whose activations stay in L2 while each
-group, in L1, meets them a few at a time. Parts come before shares and every thread has as many of them: threads.py
-gives it the tokens that it has in the ops before and after, too.
+group, in L1, meets them a few at a time, or each few of them, in L1, meet all its groups. Parts come before shares and
+every thread has as many of them: threads.py gives it the tokens that it has in the ops before and after, too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .activations import BLOCK, TILE, TILE_BLOCK_BYTES, TILE_SCALES, are_many
 from .pack import LAYOUTS, Layout
 from .program import Kernel, count, kernel
 from .shares import rows_of_part
+from .short_products import short_products
 from .simd import Micro, V, int64, integer, micro, runs, word
 from .tile_products import tile_products, tokens_in_tiles
 from .variants import WIDE
@@ -130,24 +132,42 @@ def _vector_products(layout: Layout) -> Callable[..., None]:
     return products
 
 
-def _matmul(layout: Layout) -> Kernel:
+def share_products(layout: Layout) -> Callable[..., None]:
+    """Compiled code for groups first to last - 1 of a weight, as group_products; weight, outputs, y and bias are those
+    of group 0."""
+    if layout.crossed:
+        return short_products(layout)
     products, rows = group_products(layout), layout.rows
+
+    @njit
+    def of_share(
+        weight, group_bytes, first, last, blocks, outputs, x_start, x_stride, y_start, y_stride, bias, add, start,
+        stop, scratch,
+    ):  # fmt: skip
+        for group in range(first, last):
+            at, column = weight + group * group_bytes, group * rows
+            own = bias + column * 4 if bias != 0 else 0
+            left, y = outputs - column, y_start + column * 4
+            products(at, blocks, left, x_start, x_stride, y, y_stride, own, add, start, stop, scratch)
+
+    return of_share
+
+
+def _matmul(layout: Layout) -> Kernel:
+    products = share_products(layout)
 
     @kernel(matmul_units, name=f"matmul.{layout.name}")
     def matmul(args, step, unit, scratch):
         groups, shares = word(args, GROUPS), word(args, SHARES)
-        blocks, x, x_stride = word(args, INPUT_BLOCKS), word(args, X), word(args, X_STRIDE)
-        y_stride, add = word(args, Y_STRIDE), word(args, ADD)
         tokens = word(step, word(args, TOKENS_WORD))
         at_once = tokens_of_unit(tokens, step)
         start, share = unit // shares * at_once, unit % shares
         stop = min(start + at_once, tokens)
-        for group in range(share * groups // shares, (share + 1) * groups // shares):
-            weight = word(args, WEIGHT) + group * word(args, GROUP_BYTES)
-            bias = word(args, BIAS) + group * rows * 4 if word(args, BIAS) != 0 else 0
-            left = word(args, OUTPUTS) - group * rows
-            y = word(args, Y) + group * rows * 4
-            products(weight, blocks, left, x, x_stride, y, y_stride, bias, add, start, stop, scratch)
+        first, last = share * groups // shares, (share + 1) * groups // shares
+        weights, blocks = word(args, WEIGHT), word(args, INPUT_BLOCKS)
+        given = weights, word(args, GROUP_BYTES), first, last, blocks, word(args, OUTPUTS)
+        places = word(args, X), word(args, X_STRIDE), word(args, Y), word(args, Y_STRIDE), word(args, BIAS)
+        products(*given, *places, word(args, ADD), start, stop, scratch)
 
     return matmul
 

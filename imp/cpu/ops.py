@@ -13,7 +13,7 @@ from ..model.buffers import Buffer
 from ..model.ops import Attention, Experts, Linear, Norm, Rope, StepLimits
 from ..model.sparse import ALL, Sparse
 from ..weights.checkpoint import Weight
-from .activations import pairs_bytes, quantised_bytes
+from .activations import pairs_bytes, quantised_bytes, shorts_bytes
 from .adapters import Sites
 from .attention import AttentionWork
 from .choosing import Choice
@@ -21,7 +21,7 @@ from .experts import Mixture, Rows
 from .kept import Kept
 from .kv import KEPT
 from .matmul import MATMULS, shares_of
-from .pack import BLOCK, Packed
+from .pack import BLOCK, BYTES, FLOATS, SHORTS, Packed
 from .pair_glu import PAIR_GLUS
 from .pair_products import COLUMNS, PAIR_PRODUCTS, X
 from .pointwise import (
@@ -44,7 +44,6 @@ from .program import (
     Op,
     row_bytes,
 )
-from .variants import lanes
 
 
 def _vector(values: np.ndarray) -> np.ndarray:
@@ -55,8 +54,8 @@ def _vector(values: np.ndarray) -> np.ndarray:
 
 
 class Activation:
-    """What an op made, [rows, columns]: as float32 rows, quantised in tiles, as rows of pairs (activations.py),
-    whichever later ops ask for. Of positions that have pairs the tiles have nothing.
+    """What an op made, [rows, columns]: as float32 rows, quantised in tiles of bytes or of shorts, as rows of pairs
+    (activations.py), whichever later ops ask for. Of positions that have pairs the tiles have nothing.
 
     Its maker's argument block has a place for each form it can write itself; the first request fills it. A form the
     maker cannot write is made by an op of its own."""
@@ -66,15 +65,17 @@ class Activation:
         self.rows, self.columns, self.stride = rows, columns, stride or row_bytes(columns)
         self.floats = floats
         self.tiles: Buffer | None = None
+        self.shorts: Buffer | None = None
         self.pairs: Buffer | None = None
         self.maker: Op | None = None
         self.products: list[tuple[Packed, Op | None]] = []  # of a linear without biases: parts, ops of prompts
         self.gate_up: tuple[Activation, str] | None = None  # what it is act(gate) * up of, and the activation
-        self.floats_at = self.tiles_at = self.pairs_at = 0  # places in the maker's arguments
+        self.floats_at = self.tiles_at = self.shorts_at = self.pairs_at = 0  # places in the maker's arguments
 
     def made_by(self, op: Op, floats_at: int, tiles_at: int) -> Activation:
-        """The place for pairs is behind that for tiles."""
-        self.maker, self.floats_at, self.tiles_at, self.pairs_at = op, floats_at, tiles_at, tiles_at + 1
+        """The places for shorts and pairs are behind that for tiles."""
+        self.maker, self.floats_at = op, floats_at
+        self.tiles_at, self.shorts_at, self.pairs_at = tiles_at, tiles_at + 1, tiles_at + 2
         return self
 
 
@@ -99,7 +100,7 @@ class Recorder:
         None: the program keeps none. sites: where adapters add; None: nowhere. beside: has recorded the same model,
         whose weights there are only once. kind: of the code that will run it (variants.py).
         apart: whether positions from STEP_PROMPTS on are multiplied as pairs."""
-        self.lanes, self.apart = lanes(kind), apart
+        self.kind, self.apart = kind, apart
         self.limits, self.threads = limits, threads
         self.planes = planes  # of each layer: address of its KV cache, bytes of a block in it
         self.kept = kept  # how keys and values are
@@ -177,7 +178,7 @@ class Recorder:
         source = self._as_floats(gate_up)
         out = Activation(self.limits.tokens, gate_up.columns // 2)
         out.gate_up = gate_up, activation
-        args: list[Argument] = [source, gate_up.stride, out.columns, 0, out.stride, 0, 0, STEP_TOKENS]
+        args: list[Argument] = [source, gate_up.stride, out.columns, 0, out.stride, 0, 0, 0, STEP_TOKENS]
         return out.made_by(self._record(GLUS[activation], args, reads=[source]), floats_at=3, tiles_at=5)
 
     def experts_add(self, x: Activation, scores: Activation, experts: Experts, residual: Activation) -> Activation:
@@ -191,7 +192,7 @@ class Recorder:
         if self.hidden_out is None:
             return
         source, out = self._as_floats(x), self.hidden_out
-        args = (source, x.stride, x.columns, _vector(norm_.weight), float(norm_.eps), out, x.stride, 0, 0)
+        args = (source, x.stride, x.columns, _vector(norm_.weight), float(norm_.eps), out, x.stride, 0, 0, 0)
         self._record(norm_pooled, args, reads=[source])
 
     def logits(self, x: Activation, norm_: Norm, head: Linear, softcap_: float | None = None) -> None:
@@ -219,7 +220,7 @@ class Recorder:
         return op
 
     def _packed(self, weight: Weight) -> Packed:
-        return self.weights.setdefault(weight, Packed(weight, self.lanes))
+        return self.weights.setdefault(weight, Packed(weight, self.kind))
 
     def _floats(self, columns: int, name: str) -> Activation:
         rows = self.limits.tokens
@@ -241,6 +242,16 @@ class Recorder:
             x.tiles = Buffer(quantised_bytes(x.rows, x.columns), "tiles")
             _fill_place(self._quantiser(x), x.tiles_at, x.tiles)
         return x.tiles
+
+    def _as_shorts(self, x: Activation) -> Buffer:
+        if x.shorts is None:
+            x.shorts = Buffer(shorts_bytes(x.rows, x.columns), "shorts")
+            _fill_place(self._quantiser(x), x.shorts_at, x.shorts)
+        return x.shorts
+
+    def _as(self, form: str, x: Activation) -> Buffer:
+        """What products of a layout take."""
+        return {FLOATS: self._as_floats, BYTES: self._as_tiles, SHORTS: self._as_shorts}[form](x)
 
     def _as_pairs(self, x: Activation) -> Buffer:
         if x.pairs is None:
@@ -271,10 +282,10 @@ class Recorder:
         return True
 
     def _quantiser(self, x: Activation) -> Op:
-        """What makes tiles and pairs of it: its maker, or an op of its own."""
+        """What makes tiles, shorts and pairs of it: its maker, or an op of its own."""
         if x.maker is None:
             assert x.floats is not None
-            made = self._record(quantise, [x.floats, x.stride, x.columns, 0, 0], reads=[x.floats])
+            made = self._record(quantise, [x.floats, x.stride, x.columns, 0, 0, 0], reads=[x.floats])
             x.made_by(made, floats_at=0, tiles_at=3)
         assert x.maker is not None
         return x.maker
@@ -283,7 +294,7 @@ class Recorder:
         source = self._as_floats(x)
         out = Activation(rows, x.columns)
         args: list[Argument] = [source, x.stride, x.columns, _vector(norm_.weight), float(norm_.eps), 0, out.stride]
-        args += [0, 0]
+        args += [0, 0, 0]
         return out.made_by(self._record(kernel, args, reads=[source]), floats_at=5, tiles_at=7)
 
     def _matmul(
@@ -305,7 +316,7 @@ class Recorder:
         parts = [self._packed(part) for part in linear.parts]
         apart = self.apart and tokens_word == STEP_TOKENS
         pairs = [self._as_pairs(x) if apart and part.layout.integers else None for part in parts]
-        sources = [self._as_tiles(x) if part.layout.integers else self._as_floats(x) for part in parts]
+        sources = [self._as(part.layout.form, x) for part in parts]
         bias = None if linear.bias is None else _vector(linear.bias)
         touched = [out] if isinstance(out, Buffer) else []
         column, found = 0, list[tuple[Packed, Op | None]]()

@@ -13,15 +13,19 @@ import numpy as np
 
 from .. import huge_pages
 from ..weights.checkpoint import Weight
-from ..weights.fields import BLOCK, Fields, reader, release
-from .variants import NARROW, WIDE
+from ..weights.fields import BLOCK, Fields, has_five_bits, reader, release
+from .variants import NARROW, WIDE, lanes, sums_bytes
 
 CHUNK_BYTES = 8 << 20  # of weights repacked at a time
+
+# Forms of activations that products take (activations.py)
+FLOATS, BYTES, SHORTS = "floats", "bytes", "shorts"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """`record` is what lies in memory for `rows` rows of `columns` columns."""
+    """`record` is what lies in memory for `rows` rows of `columns` columns. An integer layout is `crossed` where sums
+    are of 16 bits (short_products.py): then the columns of a quad, or of half a vector, are others."""
 
     name: str
     rows: int
@@ -31,10 +35,29 @@ class Layout:
     bits: int = 0
     minimum: bool = False  # an offset is stored beside the scale
     bias: int = 0  # value = scale * (integer - bias) [+ minimum]
+    form: str = FLOATS
+    crossed: bool = False
 
     @property
     def integers(self) -> bool:
         return self.scales > 0
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether what lies side by side are 2 columns of each row, not 4."""
+        return self.form == SHORTS
+
+    def place(self, column: int, side: int) -> tuple[int, int]:
+        """Of one column of a block and one of the rows side by side: the byte among the integers, and the bit in it."""
+        width = 2 if self.in_pairs else 4
+        half, inside = divmod(column, BLOCK // 2)
+        if self.crossed and not self.in_pairs:
+            group, byte = inside // 2, half * 2 + inside % 2
+            vector, bit = (group // 2, group % 2 * 4) if self.bits == 4 else (group, 0)
+        else:
+            group, byte = divmod(column, width)
+            vector, bit = (group % 4, group // 4 * 4) if self.bits == 4 else (group, 0)
+        return (vector * self.rows + side) * width + byte, bit
 
     def largest(self, fields: Fields) -> float:
         """No magnitude of these weights is larger."""
@@ -43,10 +66,13 @@ class Layout:
         return scale * integer + (float(np.abs(fields["m"]).max(initial=0)) if self.minimum else 0.0)
 
 
-def _integers(name: str, rows: int, scales: int, quads: int, minimum: bool = False, bias: int = 0) -> Layout:
+def _integers(
+    name: str, rows: int, scales: int, bits: int, minimum: bool = False, bias: int = 0, form: str = BYTES,
+    crossed: bool = False,
+) -> Layout:  # fmt: skip
     fields = [(field, "<f2", rows) for field in ("d", "d1")[:scales] + ("m",) * minimum]
-    record = np.dtype([*fields, ("q", "<u4", (quads, rows))])
-    return Layout(name, rows, BLOCK, record, scales, quads, minimum, bias)
+    integers = ("q", "<u2", (BLOCK // 2, rows)) if form == SHORTS else ("q", "<u4", (bits, rows))
+    return Layout(name, rows, BLOCK, np.dtype([*fields, integers]), scales, bits, minimum, bias, form, crossed)
 
 
 def _of_rows(rows: int, suffix: str) -> tuple[Layout, ...]:
@@ -62,26 +88,40 @@ def _of_rows(rows: int, suffix: str) -> tuple[Layout, ...]:
 
 NARROW_LAYOUTS = INT4, INT4_MINIMUM, INT8, INT8_MINIMUM, INT8_HALVES = _of_rows(NARROW, "")
 WIDE_LAYOUTS = _of_rows(WIDE, "_wide")
+# Two columns of the left half of a block and two of the right are a quad: low nibbles of vector v are quad 2 v, high
+# ones quad 2 v + 1. Integers that are too large for that lie in pairs, column beside column
+SHORT_LAYOUTS = (
+    _integers("int4_short", NARROW, 1, 4, bias=8, crossed=True),
+    _integers("int4_minimum_short", NARROW, 1, 4, minimum=True, crossed=True),
+    _integers("int5_short", NARROW, 1, 8, bias=16, crossed=True),  # of integers 0 to 31
+    _integers("int8_minimum_short", NARROW, 1, 8, minimum=True, crossed=True),  # of integers 0 to 31
+    _integers("int8_short", NARROW, 1, 8, form=SHORTS, crossed=True),
+    _integers("int8_halves_short", NARROW, 2, 8, form=SHORTS, crossed=True),
+)
 FLOAT_LAYOUTS = FLOAT16, BFLOAT16, FLOAT32 = tuple(
     Layout(name, 16, 1, np.dtype([("w", kind, 16)])) for name, kind in (("f16", "<u2"), ("bf16", "<u2"), ("f32", "<u4"))
 )
-LAYOUTS = {layout.name: layout for layout in (*NARROW_LAYOUTS, *WIDE_LAYOUTS, *FLOAT_LAYOUTS)}
+LAYOUTS = {layout.name: layout for layout in (*NARROW_LAYOUTS, *WIDE_LAYOUTS, *SHORT_LAYOUTS, *FLOAT_LAYOUTS)}
 
 
-def layout_of(kind: str, lanes: int) -> Layout:
-    """How a kind of fields.py lies where a vector has so many floats."""
-    wide = f"{kind}_wide"
-    return LAYOUTS[wide if lanes == WIDE and wide in LAYOUTS else kind]
+def layout_of(weight: Weight, machine: str) -> Layout:
+    """How a weight lies where code of this kind (variants.py) multiplies it."""
+    kind, _ = reader(weight)
+    if not sums_bytes(machine):
+        kind, suffix = "int5" if has_five_bits(weight) else kind, "_short"
+    else:
+        suffix = "_wide" if lanes(machine) == WIDE else ""
+    return LAYOUTS.get(kind + suffix) or LAYOUTS[kind]
 
 
 class Packed:
     """A weight matrix in (or on its way into) the arena."""
 
-    def __init__(self, weight: Weight, lanes: int = NARROW) -> None:
-        """lanes: floats in a vector of the machine."""
+    def __init__(self, weight: Weight, machine: str = "portable") -> None:
+        """machine: the kind of code that will multiply it."""
         self.weight = weight
-        kind, self.read = reader(weight)
-        self.layout = layout_of(kind, lanes)
+        _, self.read = reader(weight)
+        self.layout = layout_of(weight, machine)
         self.outputs, self.inputs = weight.shape
         self.address = 0  # not packed yet
         self.largest = 0.0  # no weight of integers is larger, once it is packed
@@ -124,8 +164,24 @@ class Arena:
             fields = packed.read(packed.weight, rows)
             if layout.integers:
                 packed.largest = max(packed.largest, layout.largest(fields))
+            if layout.crossed:
+                fields["q"] = _crossed(layout, fields["q"])
             _fill(out[start // layout.rows : (start + step) // layout.rows], fields)
         release(data)
+
+
+def _crossed(layout: Layout, q: np.ndarray) -> np.ndarray:
+    """Fields' integers [rows, blocks, quads] in the order of a crossed layout."""
+    if layout.in_pairs:
+        return q.view("<u2")
+    if layout.bits == 4:  # a byte has the same column of both halves
+        low, high = q & 0x0F0F0F0F, q >> 4 & 0x0F0F0F0F
+        left, right = ((half & 0xFFFF) | (half >> 12 & 0xFFFF) for half in (low, high))
+        return left | right << 16
+    if layout.bias:
+        q = (q.view(np.uint8) + np.uint8(layout.bias)).view("<u4")
+    left, right = np.split(q.view("<u2"), 2, axis=-1)
+    return left | right.astype("<u4") << 16
 
 
 def _fill(out: np.ndarray, fields: Fields) -> None:

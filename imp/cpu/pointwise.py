@@ -12,17 +12,7 @@ import math
 import numpy as np
 
 from ..jit import njit
-from .activations import (
-    COUNTED,
-    TILE,
-    TILE_BLOCK_BYTES,
-    TILE_COUNTS,
-    TILE_SCALES,
-    TILE_SUMS,
-    are_many,
-    pair_row,
-    pairs_stride,
-)
+from .activations import are_many, factors_row
 from .kept import BLOCK as KV_BLOCK
 from .kept import Kept, turn
 from .kv import KEPT
@@ -44,17 +34,11 @@ from .program import (
 )
 from .shares import part_of, parts, per_token, span_of, units_of
 from .simd import (
-    F32,
     V,
-    absolute,
-    broadcast,
-    constant,
     exp,
     floats,
     fma,
-    int64,
     lane,
-    largest,
     load_bf16,
     load_f16,
     load_f32,
@@ -63,7 +47,6 @@ from .simd import (
     load_i8,
     load_i32,
     load_u8,
-    maximum,
     micro,
     prefetch,
     prefetch_to_write,
@@ -72,58 +55,15 @@ from .simd import (
     splat,
     splat16,
     store,
-    store_as_i8,
     store_f32,
     tanh,
-    to_float,
-    to_int,
     total,
-    total_i32,
     word,
 )
 
 GLU_COLUMNS, GLU_COLUMNS_OF_FEW = 512, 256  # of a unit; whole quantisation blocks
 CAP_COLUMNS = 4096
 LINE = 64  # bytes of a cache line
-
-
-@micro(int64, int64, int64)
-def _quantise_block(x: V, integers: V, scales: V) -> None:
-    """32 floats -> 32 int8, each 16 by their largest magnitude, and what else a record has of a token (activations.py);
-    scales: where its first scale goes."""
-    sums = []
-    for half in (0, 1):
-        values = load_f32x16(x + half * 64)
-        top = largest(absolute(values))
-        # the smallest divisor keeps 127 / top finite: blocks of less are zeros
-        inverse = 127.0 / maximum(top, constant(1e-30, F32))
-        whole = to_int(values * broadcast(inverse, 16))
-        store_as_i8(integers + half * 16, whole)
-        scale, count = top * (1.0 / 127.0), total_i32(whole)
-        store(scales + half * TILE * 4, scale)
-        store(scales + (TILE_COUNTS - TILE_SCALES + half * TILE * 4), count * -COUNTED)
-        sums.append(scale * to_float(count))
-    store(scales + (TILE_SUMS - TILE_SCALES), sums[0] + sums[1])
-
-
-@njit
-def quantise_row(x, token, first, stop, blocks, out):
-    """Columns first..stop of one token's row `x` into its place in the records at `out`; `blocks` in a whole row."""
-    record = out + token // TILE * blocks * TILE_BLOCK_BYTES
-    place = token % TILE
-    for block in range(first // BLOCK, stop // BLOCK):
-        at = record + block * TILE_BLOCK_BYTES
-        _quantise_block(x + block * BLOCK * 4, at + place * BLOCK, at + TILE_SCALES + place * 4)
-
-
-@njit
-def factors_row(x, token, first, stop, columns, tiles, pairs, prompts):
-    """Columns first..stop of one token's row `x` as products want them: of the first `prompts` tokens quantised, where
-    there are `tiles`; of those behind as pairs, if there is a place for them."""
-    if pairs != 0 and token >= prompts:
-        pair_row(x, first, stop, pairs + token * pairs_stride(columns))
-    elif tiles != 0:
-        quantise_row(x, token, first, stop, columns // BLOCK, tiles)
 
 
 @count
@@ -133,12 +73,12 @@ def _parts_of_tokens(args, step):
 
 @kernel(_parts_of_tokens)
 def quantise(args, step, unit, scratch):
-    """args: 0 x, 1 stride, 2 columns, 3 out (tiles), 4 out (pairs) or 0"""
+    """args: 0 x, 1 stride, 2 columns, what is made of it or 0: 3 tiles, 4 shorts, 5 pairs"""
     columns, prompts = word(args, 2), word(step, STEP_PROMPTS)
     first, stop, begin, end = part_of(unit, word(step, STEP_TOKENS), columns, step)
     for token in range(first, stop):
         x = word(args, 0) + token * word(args, 1)
-        factors_row(x, token, begin, end, columns, word(args, 3), word(args, 4), prompts)
+        factors_row(x, token, begin, end, columns, word(args, 3), word(args, 4), word(args, 5), prompts)
 
 
 # Embedding
@@ -150,16 +90,18 @@ def _embed(layout: Layout) -> Kernel:
     first_scale, second_scale = fields.get("d", 0), fields.get("d1", fields.get("d", 0))
     minimum, integers, bias = fields.get("m", -1), fields.get("q", 0), float(layout.bias)
     nibbles, halves, wide = layout.bits == 4, layout.name == "f16", layout.name == "f32"
+    # of the first of the rows side by side; the others' are as far from it as the columns beside each other are many
+    places = np.array([layout.place(column, 0) for column in range(BLOCK)] if layout.integers else [(0, 0)], np.int64)
+    width = layout.place(0, 1)[0] if layout.integers else 0
 
     @njit
     def integer_record(at, side, scale, y):
         for column in range(BLOCK):
-            quad, byte = column // 4, column % 4
+            there = at + integers + side * width + places[column, 0]
             if nibbles:
-                packed = load_u8(at + integers + ((quad % 4) * rows + side) * 4 + byte)
-                value = float(packed >> (quad // 4 * 4) & 15) - bias
+                value = float(load_u8(there) >> places[column, 1] & 15) - bias
             else:
-                value = float(load_i8(at + integers + (quad * rows + side) * 4 + byte))
+                value = float(load_i8(there)) - bias
             value *= load_f16(at + (first_scale if column < BLOCK // 2 else second_scale) + side * 2)
             if minimum >= 0:
                 value += load_f16(at + minimum + side * 2)
@@ -226,13 +168,12 @@ def _norm_row(args, x, row, begin, end, prompts, scratch):
     y = word(args, 5) + row * word(args, 6) if word(args, 5) != 0 else scratch
     factor = _rms_inverse(x, columns, real(args, 4))
     _scaled(x + begin * 4, word(args, 3) + begin * 4, end - begin, factor, y + begin * 4)
-    factors_row(y, row, begin, end, columns, word(args, 7), word(args, 8), prompts)
+    factors_row(y, row, begin, end, columns, word(args, 7), word(args, 8), word(args, 9), prompts)
 
 
 @kernel(_parts_of_tokens)
 def norm(args, step, unit, scratch):
-    """args: 0 x, 1 stride, 2 columns, 3 weight, 4 eps, 5 y or 0, 6 stride of y, 7 y quantised or 0,
-    8 y as pairs or 0"""
+    """args: 0 x, 1 stride, 2 columns, 3 weight, 4 eps, 5 y or 0, 6 stride of y, y or 0 as 7 tiles, 8 shorts, 9 pairs"""
     first, stop, begin, end = part_of(unit, word(step, STEP_TOKENS), word(args, 2), step)
     for token in range(first, stop):
         _norm_row(args, word(args, 0) + token * word(args, 1), token, begin, end, word(step, STEP_PROMPTS), scratch)
@@ -313,7 +254,7 @@ GATED = {name: _gated(activation) for name, activation in (("silu", _silu), ("ge
 @count
 def _glu_units(args, step):
     """Of many tokens, a part of one; of few, some columns of all, as they were computed."""
-    tokens = word(step, word(args, 7))
+    tokens = word(step, word(args, 8))
     if are_many(tokens, step):
         return tokens * ((word(args, 2) + GLU_COLUMNS - 1) // GLU_COLUMNS)
     return (word(args, 2) + GLU_COLUMNS_OF_FEW - 1) // GLU_COLUMNS_OF_FEW if tokens > 0 else 0
@@ -324,9 +265,9 @@ def _glu(name: str) -> Kernel:
 
     @kernel(_glu_units, name=f"pointwise.glu_{name}")
     def glu(args, step, unit, scratch):
-        """args: 0 gate_up, 1 stride, 2 columns of y, 3 y or 0, 4 stride of y, 5 y quantised or 0,
-        6 y as pairs or 0, 7 the word of the step that says how many tokens"""
-        columns, tokens = word(args, 2), word(step, word(args, 7))
+        """args: 0 gate_up, 1 stride, 2 columns of y, 3 y or 0, 4 stride of y, y or 0 as 5 tiles, 6 shorts, 7 pairs, 8
+        the word of the step that says how many tokens"""
+        columns, tokens, prompts = word(args, 2), word(step, word(args, 8)), word(step, STEP_PROMPTS)
         if are_many(tokens, step):
             shares = (columns + GLU_COLUMNS - 1) // GLU_COLUMNS
             begin, end = unit // shares, unit // shares + 1
@@ -339,7 +280,7 @@ def _glu(name: str) -> Kernel:
             row = word(args, 0) + token * word(args, 1)
             last = min(first + width, columns)
             gated(row, columns, first, last, y)
-            factors_row(y, token, first, last, columns, word(args, 5), word(args, 6), word(step, STEP_PROMPTS))
+            factors_row(y, token, first, last, columns, word(args, 5), word(args, 6), word(args, 7), prompts)
 
     return glu
 

@@ -2,13 +2,13 @@
 
 Two threads that wrote into one block of a record would take its lines from each other, which is slower than to wait for
 one that writes it all. So a unit has all rows of a record. Where there are fewer records than threads, every thread has
-some of their blocks.
+some of their blocks, whole spans where these share what scales are made of.
 """
 
 from __future__ import annotations
 
 from ..jit import njit
-from .activations import TILE
+from .activations import TILE, span_blocks
 from .pack import BLOCK
 from .program import STEP_THREADS, STEP_TOKENS, count
 from .simd import word
@@ -43,7 +43,8 @@ def per_token(args, step):
 @njit
 def _shares(records, columns, step):
     """Into how many units the columns of a record's rows are cut."""
-    return max(1, min((word(step, STEP_THREADS) + records - 1) // max(records, 1), columns // BLOCK))
+    most = columns // (BLOCK * span_blocks())
+    return max(1, min((word(step, STEP_THREADS) + records - 1) // max(records, 1), most))
 
 
 @njit
@@ -55,10 +56,11 @@ def parts(rows, columns, step):
 
 @njit
 def part_of(unit, rows, columns, step):
-    """Of such a unit: its first row, the row after, its first column, the column after. Columns are whole blocks, but
-    for the last ones of a row."""
-    shares, blocks = _shares(units_of(rows), columns, step), columns // BLOCK
+    """Of such a unit: its first row, the row after, its first column, the column after. Columns are whole blocks, and
+    spans of them, but for the last ones of a row."""
+    width = BLOCK * span_blocks()
+    shares, spans = _shares(units_of(rows), columns, step), columns // width
     first, stop = span_of(unit // shares, rows)
     share = unit % shares
-    end = columns if share == shares - 1 else blocks * (share + 1) // shares * BLOCK
-    return first, stop, blocks * share // shares * BLOCK, end
+    end = columns if share == shares - 1 else spans * (share + 1) // shares * width
+    return first, stop, spans * share // shares * width, end

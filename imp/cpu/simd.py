@@ -7,8 +7,8 @@ There are two ways to use it, with the same names:
 Addresses are int64. Loads and stores need no alignment. Float operations are never reassociated or contracted, so a
 result depends on the order written here and on nothing else. A vector has 8 or 16 float lanes whatever the machine:
 LLVM splits it where registers are shorter. Words that take vectors take either length. Some instructions no generic IR
-reaches reliably (pmaddubsw, psignb, vpdpbusd); where they are missing the same operations are written out. The words of
-emit.py are reachable from here.
+reaches reliably (pmaddubsw, pmaddwd, vpdpbusd); where they are missing the same operations are written out. The words
+of emit.py are reachable from here.
 """
 
 from collections.abc import Callable
@@ -471,12 +471,13 @@ def dot_pairs_u8i8(a: V, b: V) -> V:
     return _pairs_summed(V(builder.zext(a.ir, wide)) * V(builder.sext(b.ir, wide)))
 
 
-@micro(shorts, returns=alike(ints))
-def sum_pairs_i16(a: V) -> V:
-    """a[2i] + a[2i+1] in 32 bits."""
+@micro(shorts, shorts, returns=alike(ints))
+def dot_pairs_i16(a: V, b: V) -> V:
+    """a[2i] b[2i] + a[2i+1] b[2i+1] in 32 bits."""
     if runs("avx2") and a.type == i16x16.ir:
-        return call("llvm.x86.avx2.pmadd.wd", i32x8.ir, a, constant(1, i16x16.ir))
-    return _pairs_summed(V(_Emission.builder.sext(a.ir, lanes_of(a, I32))))
+        return call("llvm.x86.avx2.pmadd.wd", i32x8.ir, a, b)
+    wide, builder = lanes_of(a, I32), _Emission.builder
+    return _pairs_summed(V(builder.sext(a.ir, wide)) * V(builder.sext(b.ir, wide)))
 
 
 @micro(ints, octets, octets, returns=same)
@@ -486,23 +487,7 @@ def add_quads_u8i8(total: V, a: V, b: V) -> V:
     size = 32 * total.type.count
     if runs("avx512" if size == 512 else "vnni"):
         return call(f"llvm.x86.avx512.vpdpbusd.{size}", total.type, total, a, b)
-    return total + sum_pairs_i16(dot_pairs_u8i8(a, b))
-
-
-@micro(octets, returns=same)
-def absolute_i8(a: V) -> V:
-    """|a| as unsigned bytes (-128 becomes 128)."""
-    return call(f"llvm.abs.v{a.type.count}i8", a.type, a, constant(0, I1))
-
-
-@micro(octets, octets, returns=same)
-def signed_as(a: V, sign: V) -> V:
-    """a where sign > 0, -a where it is negative, 0 where it is 0."""
-    if runs("avx2") and a.type == i8x32.ir:
-        return call("llvm.x86.avx2.psign.b", i8x32.ir, a, sign)
-    b, none = _Emission.builder, constant(0, a.type)
-    turned = b.select((sign < 0).ir, (none - a).ir, a.ir)
-    return V(b.select(sign.equals(0).ir, none.ir, turned))
+    return total + dot_pairs_i16(dot_pairs_u8i8(a, b), 1)
 
 
 def smaller(a: V, b: V) -> V:
@@ -515,6 +500,14 @@ def nibbles(packed: V) -> tuple[V, V]:
     count = packed.type.count
     shifted = bits(bits(packed, ir.VectorType(I16, count // 2)) >> 4, packed.type)
     return packed & 15, shifted & 15
+
+
+def kept_apart(v: V) -> V:
+    """The same value, about which the compiler knows nothing: it does not put sums behind it in another order, in which
+    they would need more registers than there are."""
+    if not runs("avx2"):
+        return v
+    return V(_Emission.builder.asm(ir.FunctionType(v.type, [v.type]), "", "=x,0", [v.ir], False))
 
 
 # Threads and the machine

@@ -48,6 +48,11 @@ def lanes(kind: str) -> int:
     return WIDE if kind in ("amx", "avx512") else NARROW
 
 
+def sums_bytes(kind: str) -> bool:
+    """Whether this kind of code has byte products that add up in 32 bits. Others add up in 16."""
+    return KINDS.index(kind) <= KINDS.index("vnni")
+
+
 @cache
 def tiles_are_granted() -> bool:
     """Whether this process may use the tiles' registers, which hold for all its threads from the first call on."""

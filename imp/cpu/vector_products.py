@@ -1,4 +1,5 @@
-"""Products of some rows of weights with a few tokens, in vectors: whatever the layout, on any machine.
+"""Products of some rows of weights with a few tokens, in vectors: floats on any machine, integers where byte products
+add up in 32 bits.
 
 One vector of weights is 4 columns of as many rows as a vector has floats, and meets the 4 activations of a token
 broadcast to all rows, so nothing is ever summed across a register. Float layouts take float32 rows as they are.
@@ -21,11 +22,9 @@ from .simd import (
     V,
     Var,
     Vector,
-    absolute_i8,
     add_quads_u8i8,
     bits,
     broadcast,
-    dot_pairs_u8i8,
     f32x8,
     f32x16,
     fma,
@@ -43,10 +42,8 @@ from .simd import (
     nibbles,
     prefetch,
     runs,
-    signed_as,
     store,
     store_f32,
-    sum_pairs_i16,
     to_float,
     when,
     zeros,
@@ -90,8 +87,8 @@ def integer_tile(layout: Layout, tokens: int) -> Micro:
 
     @micro(*ARGUMENTS)
     def tile(weight: V, x: V, beside: V, blocks: V, out: V, out_stride: V, bias: V, y: V, y_stride: V) -> None:
-        if tokens > MOST and not runs("avx512"):
-            return  # never called: it would take more registers than there are
+        if not runs("vnni") or (tokens > MOST and not runs("avx512")):
+            return  # never called: there is no such instruction, or there are not so many registers
         totals = [Var(zeros(kind)) for _ in range(tokens)]
         w, at, scale = Var(weight), Var(x), Var(beside)
         for _ in loop(blocks):
@@ -134,10 +131,8 @@ def _block_sums(layout: Layout, weights: V, x: V, counts: V, tokens: int) -> Ite
         low, high = zip(*map(nibbles, loaded), strict=True)
         loaded = [*low, *high]
     signed = layout.bits == 8 and not layout.minimum
-    if runs("vnni"):
-        offset = 128 if signed else layout.bias
-        return _unsigned_sums([q ^ -128 for q in loaded] if signed else loaded, x, counts, tokens, offset, lanes)
-    return _signed_sums(loaded, x, tokens, lanes) if signed else _small_sums(loaded, x, counts, tokens, layout)
+    offset = 128 if signed else layout.bias
+    return _unsigned_sums([q ^ -128 for q in loaded] if signed else loaded, x, counts, tokens, offset, lanes)
 
 
 def _start(counts: V, half: int, token: int, offset: int, lanes: int) -> V:
@@ -155,9 +150,8 @@ def zeros_of(lanes: int) -> V:
 
 
 def _unsigned_sums(quads: Sequence[V], x: V, counts: V, tokens: int, offset: int, lanes: int) -> Iterator[list[V]]:
-    """Of 8 vectors of unsigned bytes. The way where an instruction adds products up in 32 bits.
-
-    A token's are made when they are asked for, so that no registers are needed for those of all."""
+    """Of 8 vectors of unsigned bytes. A token's are made when they are asked for, so that no registers are needed for
+    those of all."""
     for t in range(tokens):
         sums = []
         for half in (0, 1):
@@ -166,32 +160,6 @@ def _unsigned_sums(quads: Sequence[V], x: V, counts: V, tokens: int, offset: int
                 total = add_quads_u8i8(total, quads[quad], _quad(x, t, quad, lanes))
             sums.append(total)
         yield sums
-
-
-def _small_sums(quads: Sequence[V], x: V, counts: V, tokens: int, layout: Layout) -> list[list[V]]:
-    """Of integers from 0 to 31: four products of at most 31 * 127 twice fit in 16 bits, so one widening serves half a
-    block."""
-    sums: list[list[V]] = [[] for _ in range(tokens)]
-    for half in (0, 1):
-        for t in range(tokens):
-            pairs: V | None = None
-            for quad in range(half * 4, half * 4 + 4):
-                product = dot_pairs_u8i8(quads[quad], _quad(x, t, quad, layout.rows))
-                pairs = product if pairs is None else pairs + product
-            total = sum_pairs_i16(pairs)
-            sums[t].append(total + _start(counts, half, t, layout.bias, layout.rows) if layout.bias else total)
-    return sums
-
-
-def _signed_sums(quads: Sequence[V], x: V, tokens: int, lanes: int) -> list[list[V]]:
-    """|w| times x with w's sign: the instruction wants one side unsigned, and two products to fit in 16 bits."""
-    sums: list[list[V]] = [[zeros_of(lanes), zeros_of(lanes)] for _ in range(tokens)]
-    for quad, q in enumerate(quads):
-        size = absolute_i8(q)
-        for t in range(tokens):
-            turned = signed_as(_quad(x, t, quad, lanes), q)
-            sums[t][quad // 4] = add_quads_u8i8(sums[t][quad // 4], size, turned)
-    return sums
 
 
 def float_tile(layout: Layout, tokens: int) -> Micro:

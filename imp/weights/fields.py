@@ -256,6 +256,7 @@ E2M1: dict[int, tuple[str, Reader]] = {  # by how many columns share a scale
     32: ("int8", _read_e2m1),
 }
 OTHERS: tuple[str, Reader] = ("int8_halves", _requantised)  # formats with no integers of their own that we read
+OF_FIVE_BITS = (_read_q5_0, _read_mxfp4, _read_e2m1)  # whose integers are from -16 to 15
 
 
 def reader(weight: Weight) -> tuple[str, Reader]:
@@ -263,6 +264,12 @@ def reader(weight: Weight) -> tuple[str, Reader]:
     if weight.format is F4_E2M1 and weight.scales is not None:
         return E2M1.get(weight.scales.of_columns, OTHERS)
     return READERS.get(weight.format.name, OTHERS)
+
+
+def has_five_bits(weight: Weight) -> bool:
+    """Whether it is of the kind int8 and its integers are from -16 to 15."""
+    kind, read = reader(weight)
+    return kind == "int8" and read in OF_FIVE_BITS
 
 
 def release(data: np.ndarray) -> None:

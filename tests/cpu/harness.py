@@ -23,6 +23,7 @@ from imp.cpu.program import (
     build,
 )
 from imp.cpu.threads import Threads
+from imp.cpu.variants import sums_bytes
 from imp.model.buffers import Buffer
 from imp.model.inputs import StepInputs
 from imp.model.ops import StepLimits
@@ -30,6 +31,9 @@ from imp.weights.checkpoint import Weight
 from imp.weights.quant import FORMATS
 
 BLOCK = 16
+
+FLOATS = ("F32", "F16", "BF16")
+SMALL = ("Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "MXFP4")  # integers of at most 5 bits
 
 # byte offsets of the float16 scales in a block
 HALVES = {
@@ -68,12 +72,43 @@ def values(w: Weight) -> np.ndarray:
     return gguf.dequantize(data, GGMLQuantizationType[name]).astype(np.float64)
 
 
-def quantised(x: np.ndarray) -> np.ndarray:
-    """x as int8 with a scale for every 16 columns would have it, in float64."""
-    blocks = x.astype(np.float64).reshape(len(x), -1, 16)
-    scale = np.abs(blocks).max(axis=-1, keepdims=True) / 127
-    integers = np.rint(np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0))
-    return (integers * scale).reshape(x.shape)
+def quantised(x: np.ndarray, kind: str, name: str) -> np.ndarray:
+    """x as products with weights of this format have it in code of this kind, in float64: int8 with a scale for every
+    16 columns, which below the kind vnni is a multiple of 1/32767 of the largest of 256 columns, rounded up; there
+    int16 with one scale for 256 columns, where weights have 8 bits."""
+    if name in FLOATS:
+        return x.astype(np.float64)
+    if sums_bytes(kind):
+        return _in_integers(x.astype(np.float64), 16, lambda blocks: np.abs(blocks).max(axis=-1, keepdims=True) / 127)
+    return np.concatenate([_of_span(part, name) for part in _spans(x)], axis=1)
+
+
+def _spans(x: np.ndarray) -> list[np.ndarray]:
+    return [x[:, first : first + 256].astype(np.float32) for first in range(0, x.shape[1], 256)]
+
+
+def _of_span(x: np.ndarray, name: str) -> np.ndarray:
+    """Where a number is between two integers is decided in float32."""
+    top = np.maximum(np.abs(x).max(axis=1), np.float32(1e-30))[:, None, None]
+    if name not in SMALL:
+        scale = top * np.float32(1 / 32767)
+        return _in_integers(x, x.shape[1], lambda _: scale, np.float32(32767) / top)
+
+    def scales(blocks: np.ndarray) -> np.ndarray:
+        steps = np.ceil(np.abs(blocks).max(axis=-1, keepdims=True) * (np.float32(32767) / top))
+        return np.clip(steps, np.float32(1), np.float32(32767)) * (top * np.float32(1 / (127 * 32767)))
+
+    return _in_integers(x, 16, scales)
+
+
+def _in_integers(
+    x: np.ndarray, width: int, scales: Callable[[np.ndarray], np.ndarray], inverse: np.ndarray | None = None
+) -> np.ndarray:
+    blocks = x.reshape(len(x), -1, width)
+    scale = scales(blocks)
+    if inverse is None:
+        inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
+    return (np.rint(blocks * inverse).astype(np.float64) * scale.astype(np.float64)).reshape(x.shape)
 
 
 class Workbench:

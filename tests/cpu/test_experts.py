@@ -19,7 +19,6 @@ from tests.model.random_adapters import random
 from tests.model.test_arch import checkpoint
 
 HIDDEN = 64
-FLOATS = ("F32", "F16", "BF16")
 
 
 def mixture(
@@ -33,11 +32,10 @@ def mixture(
     return Experts(gate, up, down, chosen, normalised, "silu")
 
 
-def products(matrix: Weight, x: np.ndarray) -> np.ndarray:
-    return (x if matrix.format.name in FLOATS else quantised(x)) @ values(matrix).T
+def expected(bench, experts: Experts, x: np.ndarray, scores: np.ndarray, before: np.ndarray) -> np.ndarray:
+    def products(matrix: Weight, x: np.ndarray) -> np.ndarray:
+        return quantised(x, bench.kernels.variant, matrix.format.name) @ values(matrix).T
 
-
-def expected(experts: Experts, x: np.ndarray, scores: np.ndarray, before: np.ndarray) -> np.ndarray:
     p = np.exp(scores.astype(np.float64))
     p /= p.sum(axis=1, keepdims=True)
     out = before.astype(np.float64)
@@ -76,7 +74,7 @@ def test_what_experts_add_is_what_float64_says(bench, formats, inner, hidden, to
         experts = mixture(rng, formats, inner, hidden, count, chosen, normalised)
         arrays = given(rng, tokens, experts)
         arrays[1][:, 0] -= 40 * (count > 5)
-        added = expected(experts, *arrays) - arrays[2]
+        added = expected(bench, experts, *arrays) - arrays[2]
         found = through(bench, experts, arrays) - arrays[2].astype(np.float64)
         assert np.abs(found - added).max() < tolerance * np.abs(added).max()
 
@@ -87,7 +85,7 @@ def test_of_equal_scores_the_first_experts_are_chosen(bench):
     x, scores, before = given(rng, 4, experts)
     scores[0], scores[1], scores[2] = 0.0, [1, 5, 5, 2, 5, 5], [-np.inf, -np.inf, 0, -np.inf, -np.inf, 1]
     found = through(bench, experts, [x, scores, before])
-    assert np.abs(found - expected(experts, x, scores, before)).max() < 1e-5
+    assert np.abs(found - expected(bench, experts, x, scores, before)).max() < 1e-5
 
 
 def test_scores_that_are_no_numbers_spoil_their_own_token_alone(bench):

@@ -69,7 +69,7 @@ def test_outputs_and_prompts_side_by_side(bench):
     rng = np.random.default_rng(3)
     w = weight("Q4_K", 70, 512, rng)
     x = rng.standard_normal((90, 512)).astype(np.float32)
-    seen, exact = quantised(x) @ values(w).T, x.astype(np.float64) @ values(w).T
+    seen, exact = quantised(x, "amx", w.format.name) @ values(w).T, x.astype(np.float64) @ values(w).T
     size = np.abs(x.astype(np.float64)) @ np.abs(values(w)).T
 
     def run(rows, prompts_from):

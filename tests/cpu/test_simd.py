@@ -12,13 +12,13 @@ from imp.cpu import emit, variants
 from imp.cpu.simd import (
     V,
     Var,
-    absolute_i8,
     add_quads_u8i8,
     bits_float,
     broadcast16_f32,
     broadcast16_i8x4,
     compiling_for,
     constant,
+    dot_pairs_i16,
     dot_pairs_u8i8,
     exp,
     f32x8,
@@ -27,6 +27,7 @@ from imp.cpu.simd import (
     i32x8,
     int64,
     integer,
+    kept_apart,
     largest,
     load,
     load_bf16x8,
@@ -48,7 +49,6 @@ from imp.cpu.simd import (
     minimum,
     nibbles,
     select,
-    signed_as,
     smallest,
     splat,
     splat16,
@@ -59,7 +59,6 @@ from imp.cpu.simd import (
     store_as_i8,
     store_f16,
     store_f32,
-    sum_pairs_i16,
     tanh,
     to_float,
     to_int,
@@ -264,34 +263,54 @@ def test_vectors_of_512_bits_convert_and_spread(run):
     np.testing.assert_array_equal(found[96:], x.view(np.int32).astype(np.float32))
 
 
-def test_byte_products(run):
+@micro(int64, int64)
+def dot_pairs(x: V, y: V) -> None:
+    """Of bytes, of what comes of them, and of that by itself."""
+    pairs = dot_pairs_u8i8(load_i8x32(x), load_i8x32(x + 32))
+    store(y, pairs)
+    store(y + 32, dot_pairs_i16(pairs, 1))
+    store(y + 64, dot_pairs_i16(pairs, pairs))
+
+
+def test_products_of_pairs(run):
     def body(x, y, n):
         for i in range(0, n, 64):
-            a, b = load_i8x32(x + i), load_i8x32(x + i + 32)
-            pairs = dot_pairs_u8i8(absolute_i8(a), signed_as(b, a))
-            store(y + i // 2, sum_pairs_i16(pairs))
+            dot_pairs(x + i, y + i // 64 * 96)
 
     rng = np.random.default_rng(3)
-    x = rng.integers(-127, 128, (50, 2, 32)).astype(np.int8)
-    x[:10, 0] = -128  # what a weight may be, an activation never is
-    x[5:15, 1] = rng.choice([-127, 127], (10, 32))
-    x[20:25, 0] = 0
-    found = run(body, x, np.zeros((50, 8), np.int32))
-    products = x[:, 0].astype(np.int64) * x[:, 1]
-    np.testing.assert_array_equal(found, products.reshape(50, 8, 4).sum(-1))
+    a, b = rng.integers(0, 128, (50, 32)), rng.integers(-128, 128, (50, 32))
+    a[:10], b[5:15] = 127, rng.choice([-128, 127], (10, 32))
+    x = np.stack([a, b], axis=1).astype(np.int8)
+    found = run(body, x, np.zeros((50, 48), np.int16))
+    pairs = (a * b).reshape(50, 16, 2).sum(-1)
+    np.testing.assert_array_equal(found[:, :16], pairs)
+    quads = np.ascontiguousarray(found[:, 16:]).view(np.int32)
+    np.testing.assert_array_equal(quads[:, :8], pairs.reshape(50, 8, 2).sum(-1))
+    np.testing.assert_array_equal(quads[:, 8:], (pairs.reshape(50, 8, 2) ** 2).sum(-1))
+
+
+def test_what_is_kept_apart_stays_the_same(run):
+    def body(x, y, n):
+        for i in range(0, n, 32):
+            keep(x + i, y + i)
+
+    x = np.random.default_rng(5).integers(-128, 128, 320).astype(np.int8)
+    np.testing.assert_array_equal(run(body, x, np.zeros(320, np.int8)), x)
+
+
+@micro(int64, int64)
+def keep(x: V, y: V) -> None:
+    store(y, kept_apart(load_i8x32(x)))
 
 
 @micro(int64, int64)
 def add_quads(x: V, y: V) -> None:
-    a, b = load_i8x32(x), load_i8x32(x + 32)
-    total = load(y, i32x8.ir)
-    store(y, add_quads_u8i8(total, absolute_i8(a), signed_as(b, a)))
+    store(y, add_quads_u8i8(load(y, i32x8.ir), load_i8x32(x), load_i8x32(x + 32)))
 
 
 @micro(int64, int64)
 def add_quads_wide(x: V, y: V) -> None:
-    a, b = load_i8x64(x), load_i8x64(x + 64)
-    store(y, add_quads_u8i8(load_i32x16(y), absolute_i8(a), signed_as(b, a)))
+    store(y, add_quads_u8i8(load_i32x16(y), load_i8x64(x), load_i8x64(x + 64)))
 
 
 @LANES
@@ -303,8 +322,9 @@ def test_byte_products_are_added_up(run, lanes):
             add(x + i, y)
 
     rng = np.random.default_rng(4)
-    x = rng.integers(-127, 128, (50, 2, 4 * lanes)).astype(np.int8)
-    x[:10, 0], x[5:15, 1] = -128, 127
+    x = rng.integers(-128, 128, (50, 2, 4 * lanes)).astype(np.int8)
+    x[:, 0] = np.abs(x[:, 0] // 2)
+    x[:10, 0], x[5:15, 1] = 127, -128
     found = run(body, x, np.full(lanes, 10**6, np.int32))
     products = (x[:, 0].astype(np.int64) * x[:, 1]).reshape(50, lanes, 4).sum((0, 2))
     np.testing.assert_array_equal(found, 10**6 + products)
@@ -312,10 +332,10 @@ def test_byte_products_are_added_up(run, lanes):
 
 def test_unsigned_bytes_stay_unsigned(run):
     def body(x, y, n):
-        store(y, sum_pairs_i16(dot_pairs_u8i8(load_i8x32(x), load_i8x32(x + 32))))
+        store(y, dot_pairs_u8i8(load_i8x32(x), load_i8x32(x + 32)))
 
     x = np.concatenate([np.full(32, 200, np.uint8), np.full(32, 50, np.int8).view(np.uint8)])
-    np.testing.assert_array_equal(run(body, x, np.zeros(8, np.int32)), np.full(8, 200 * 50 * 4))
+    np.testing.assert_array_equal(run(body, x, np.zeros(16, np.int16)), np.full(16, 200 * 50 * 2))
 
 
 @LANES

@@ -1,0 +1,229 @@
+"""Products of weights with tokens where byte products add up in 16 bits: AVX2 without VNNI, and machines that have only
+what LLVM makes of generic code.
+
+Two products of bytes fit in 16 bits, and where weights have 4 or 5 bits 16 do. So the sums of both halves of a block
+are made side by side, columns of the left half beside such of the right one (`crossed` layouts of pack.py), and scaled
+and added by one instruction, as the scales of the halves are integers (activations.py). Weights of 8 bits meet
+activations of 16 instead: a product and its neighbour's add up in 32 bits at once, and hardly anything is lost. What
+the integers are units of is multiplied once for a span of blocks.
+
+What one vector of weights has is multiplied with all tokens before the next one is looked at: their sums are in
+registers, and no product waits for the one before. Eight tokens stay in the first level cache while all groups of a
+unit meet them, since eight of them are more bytes than the weights that come by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from ..jit import njit
+from .activations import (
+    SHORTS_BLOCK_BYTES,
+    SHORTS_UNITS,
+    SPAN,
+    TILE,
+    TILE_BLOCK_BYTES,
+    TILE_COUNTS,
+    TILE_SCALES,
+    TILE_SUMS,
+    TILE_UNITS,
+)
+from .emit import Emission
+from .pack import BLOCK, Layout
+from .simd import (
+    I32,
+    Micro,
+    V,
+    Var,
+    bits,
+    broadcast,
+    dot_pairs_i16,
+    dot_pairs_u8i8,
+    f32x8,
+    fma,
+    i8x32,
+    i16x16,
+    int64,
+    integer,
+    kept_apart,
+    load,
+    loop,
+    micro,
+    nibbles,
+    prefetch,
+    smaller,
+    store,
+    to_float,
+    when,
+    zeros,
+)
+from .vector_products import AHEAD, copy_outputs, finish, load_halves, scales_of, spread
+
+MOST = 8  # tokens at once
+_SPAN_BLOCKS = SPAN // BLOCK
+_IN_REGISTERS = 4  # tokens whose float sums have registers beside those of a block
+_CENTRE = 16  # what sums of products with 5 bits are made without, so that they fit
+_SUMS_AT = 1024  # of float sums, in scratch; what is before is for outputs
+_SUMS_BYTES = MOST * 32
+
+
+def short_tile(layout: Layout, tokens: int) -> Micro:
+    """For so many tokens, which lie in one record of activations, from its place on; `wanted` of them are stored.
+    beside: the first one's scale. sums: where floats may be kept meanwhile."""
+    add_block, step, unit = _add_bytes, TILE_BLOCK_BYTES, TILE_UNITS - TILE_SCALES
+    if layout.in_pairs:
+        add_block, step, unit = _add_shorts, SHORTS_BLOCK_BYTES, 0
+
+    @micro(*(int64,) * 11)
+    def tile(
+        weight: V, x: V, beside: V, blocks: V, out: V, out_stride: V, bias: V, y: V, y_stride: V, wanted: V, sums: V
+    ) -> None:
+        in_memory = tokens > _IN_REGISTERS
+        totals = [_Total(sums + (_SUMS_BYTES + t * 32), in_memory) for t in range(tokens)]
+        of_span = [_Total(sums + t * 32, in_memory) for t in range(tokens)]
+        w, at, scale, left = Var(weight), Var(x), Var(beside), Var(blocks)
+        for _ in loop((blocks + (_SPAN_BLOCKS - 1)) // _SPAN_BLOCKS):
+            for part in of_span:
+                part.set(zeros(f32x8))
+            for _ in loop(smaller(V(left.ir), integer(_SPAN_BLOCKS))):
+                here = V(w.ir)
+                for line in range(0, layout.record.itemsize, 64):
+                    prefetch(here + (AHEAD + line))
+                add_block(layout, here, V(at.ir), V(scale.ir), of_span)
+                w += layout.record.itemsize
+                at += step
+                scale += step
+            for t, (part, total) in enumerate(zip(of_span, totals, strict=True)):
+                total.set(fma(spread(V(scale.ir) + (unit - step + t * 4), 8), part.value, total.value))
+            left += -_SPAN_BLOCKS
+        for t, total in enumerate(totals):
+            with when(wanted > t):
+                finish([total.value], out + out_stride * t, bias, y, y + y_stride * t)
+
+    return tile
+
+
+class _Total:
+    """8 outputs of a token: in a register, or in memory, where the compiler does not look for registers."""
+
+    def __init__(self, address: V, in_memory: bool) -> None:
+        self.address, self.register = address, None if in_memory else Var(zeros(f32x8))
+        if in_memory:
+            store(address, zeros(f32x8))
+
+    @property
+    def value(self) -> V:
+        return load(self.address, f32x8.ir) if self.register is None else V(self.register.ir)
+
+    def set(self, value: V) -> None:
+        if self.register is None:
+            store(self.address, value)
+        else:
+            self.register.set(value)
+
+
+def _add_bytes(layout: Layout, record: V, x: V, beside: V, totals: Sequence[_Total]) -> None:
+    """The part of a block of 4 or 5 bits."""
+    assert layout.record.fields is not None
+    at, tokens = record + layout.record.fields["q"][1], range(len(totals))
+    centre = _CENTRE if layout.bits == 8 else layout.bias
+    sums: list[V | None] = [_start(beside, t, centre) if centre else None for t in tokens]
+    for v in range(layout.bits):
+        loaded = load(at + v * 32, i8x32.ir)
+        quads = nibbles(loaded) if layout.bits == 4 else (loaded,)
+        for quad, weights in enumerate(quads, v * len(quads)):
+            for t in tokens:
+                product = dot_pairs_u8i8(weights, bits(_all(x + (t * BLOCK + quad * 4)), i8x32.ir))
+                sums[t] = _added(sums[t], product)
+    (scale,) = scales_of(layout, record)
+    minimum = load_halves(layout, record, "m") if layout.minimum else None
+    if minimum is not None and centre:
+        minimum = fma(scale, centre, minimum)
+    for t, (pairs, total) in enumerate(zip(sums, totals, strict=True)):
+        assert pairs is not None
+        scales = bits(_all(beside + t * 4), i16x16.ir)
+        value = fma(scale, to_float(dot_pairs_i16(pairs, scales)), total.value)
+        if minimum is not None:
+            value = fma(minimum, spread(beside + (TILE_SUMS - TILE_SCALES + t * 4), 8), value)
+        total.set(value)
+
+
+def _add_shorts(layout: Layout, record: V, x: V, _beside: V, totals: Sequence[_Total]) -> None:
+    """The part of a block of 8 bits."""
+    assert layout.record.fields is not None
+    at, tokens = record + layout.record.fields["q"][1], range(len(totals))
+    halves = range(layout.scales)
+    sums: list[list[V | None]] = [[None for _ in halves] for _ in tokens]
+    for pair in range(BLOCK // 2):
+        half = pair * layout.scales // (BLOCK // 2)
+        raw = load(at + pair * 16, ir.VectorType(ir.IntType(8), 16))
+        weights = V(Emission.builder.sext(raw.ir, i16x16.ir))
+        for t in tokens:
+            product = dot_pairs_i16(weights, bits(_all(x + (t * BLOCK * 2 + pair * 4)), i16x16.ir))
+            sums[t][half] = _added(sums[t][half], product)
+    scales = scales_of(layout, record)
+    for own, total in zip(sums, totals, strict=True):
+        for scale, part in zip(scales, own, strict=True):
+            assert part is not None
+            total.set(fma(scale, to_float(part), total.value))
+
+
+def _all(address: V) -> V:
+    """The 4 bytes at an address in all lanes."""
+    return broadcast(load(address, I32), 8)
+
+
+def _start(beside: V, token: int, centre: int) -> V:
+    """-centre times the sums of both halves of a token: what products with unsigned weights have too much."""
+    start = bits(_all(beside + (TILE_COUNTS - TILE_SCALES + token * 4)), i16x16.ir)
+    return start + start if centre == _CENTRE else start
+
+
+def _added(total: V | None, product: V) -> V:
+    return product if total is None else kept_apart(total + product)
+
+
+def short_products(layout: Layout) -> Callable[..., None]:
+    """As matmul.share_products."""
+    tile1, tile2, tile3, tile4, tile6, tile8 = (short_tile(layout, tokens) for tokens in (1, 2, 3, 4, 6, MOST))
+    rows = layout.rows
+    size, scales, step = (
+        (2, SHORTS_UNITS, SHORTS_BLOCK_BYTES) if layout.in_pairs else (1, TILE_SCALES, TILE_BLOCK_BYTES)
+    )
+
+    @njit
+    def products(
+        weights, group_bytes, first, last, blocks, outputs, x_start, x_stride, y_start, y_stride, bias, add, start,
+        stop, scratch,
+    ):  # fmt: skip
+        sums, t = scratch + _SUMS_AT, start
+        while t < stop:
+            tokens = min(stop - t, MOST - t % MOST)
+            record = x_start + t // TILE * blocks * step
+            x, beside = record + t % TILE * (BLOCK * size), record + scales + t % TILE * 4
+            for group in range(first, last):
+                w, left = weights + group * group_bytes, outputs - group * rows
+                b = bias + group * rows * 4 if bias != 0 else 0
+                y = y_start + t * y_stride + group * rows * 4
+                old = y if add != 0 else 0
+                whole = left >= rows
+                out, out_stride = (y, y_stride) if whole else (scratch, 64)
+                if tokens == 1:
+                    tile1(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums)
+                elif tokens == 2:
+                    tile2(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums)
+                elif tokens == 3:
+                    tile3(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums)
+                elif tokens == 4:
+                    tile4(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums)
+                elif tokens <= 6:
+                    tile6(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums)
+                else:
+                    tile8(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums)
+                if not whole:  # the columns behind belong to another part of the row
+                    copy_outputs(scratch, 64, y, y_stride, tokens, left)
+            t += tokens
+
+    return products
