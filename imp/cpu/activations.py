@@ -6,10 +6,11 @@ values as quantised (what a weight's minimum is multiplied by), [2][TILE] int32 
 (with which products begin where weights have an offset). So all addresses in it are a base plus constants.
 
 Code whose byte products add up in 16 bits (short_products.py) has other records of the same size. Pairs of columns take
-turns, one of the left half, one of the right. The scales of the halves are integers times the unit of their span of
-SPAN columns, so that one instruction scales and adds: [TILE] pairs of int16 [left, right], [TILE] float32 units;
-[TILE] float32, sums of the 32 values as quantised, in that unit; and [TILE] pairs of int16, sums of the integers times
--COUNTED. For weights of 8 bits it has records of shorts: [TILE][32] int16, [TILE] float32 units.
+turns, one of the left half, one of the right. The scales of the halves are integers times the unit of their span,
+so that one instruction scales and adds: [TILE] pairs of int16 [left, right], [TILE] float32 units; [TILE] float32, sums
+of the 32 values as quantised, in that unit; and [TILE] pairs of int16, sums of the integers times -COUNTED. For weights
+of 8 bits it has records of shorts: [TILE][32] int16, [TILE] float32 units. A span is a whole row, or where nobody has
+all of one at hand SPAN columns.
 
 What prompts multiply in tiles of bfloat16 (pair_products.py) lies in plain rows: 2^PAIR_BITS times the value, and of
 each 32 columns those that are two apart are a pair, in the order in which weights are unpacked.
@@ -66,7 +67,7 @@ TILE_COUNTS = TILE_SUMS + TILE * 4
 TILE_BLOCK_BYTES = TILE_COUNTS + 2 * TILE * 4
 PAIR_BITS = 104
 
-SPAN = 256  # columns that share a unit
+SPAN = 256  # columns
 TILE_UNITS = TILE_SCALES + TILE * 4
 LARGEST_SCALE = 32767  # integer; twice the largest sum of a half, 16 * 16 * 127, times it is below 2^31
 SHORTS_UNITS = TILE * BLOCK * 2  # offset of the units in a record of shorts
@@ -92,14 +93,25 @@ def span_blocks() -> V:
 
 
 @micro(int64, int64, returns=float32)
-def _top(x: V, blocks: V) -> V:
-    """The largest magnitude of some blocks of floats."""
+def top_of(x: V, columns: V) -> V:
+    """The largest magnitude of some blocks of floats, which a unit is made of; 0 where there are none."""
     if runs("vnni"):
-        return constant(0, F32)  # nobody asks
+        return constant(0, F32)
     found = Var(zeros(f32x16))
-    for i in loop(0, blocks * BLOCK, 16):
+    for i in loop(0, columns, 16):
         found.set(maximum(absolute(load_f32x16(x + i * 4)), V(found.ir)))
     return maximum(largest(V(found.ir)), constant(SMALLEST, F32))
+
+
+@micro(int64, int64, int64, float32, returns=float32)
+def top_of_products(x: V, weight: V, columns: V, factor: V) -> V:
+    """As top_of, of x times weight times a factor that is not negative."""
+    if runs("vnni"):
+        return constant(0, F32)
+    found = Var(zeros(f32x16))
+    for i in loop(0, columns, 16):
+        found.set(maximum(absolute(load_f32x16(x + i * 4) * load_f32x16(weight + i * 4)), V(found.ir)))
+    return maximum(largest(V(found.ir)) * factor, constant(SMALLEST, F32))
 
 
 @micro(int64, int64, int64, float32)
@@ -163,22 +175,23 @@ def _short_block(x: V, integers: V, unit: V, top: V) -> None:
 
 
 @njit
-def quantise_row(x, token, first, stop, blocks, tiles, shorts):
-    """Columns first..stop, whole spans but for the last one of a row, of one token's row `x` into its place in the
-    records of bytes and of shorts, where these are (0: not); `blocks` in a whole row."""
+def quantise_row(x, token, first, stop, blocks, tiles, shorts, top):
+    """Columns first..stop of one token's row `x` into its place in the records of bytes and of shorts, where these are
+    (0: not); `blocks` in a whole row. top: of the row; 0: spans have SPAN columns, and these are whole ones but for the
+    last one of a row."""
     if tiles == 0 and shorts == 0:
         return
     records, place, after = token // TILE * blocks, token % TILE, stop // BLOCK
     for span in range(first // BLOCK, after, span_blocks()):
         end = min(span + span_blocks(), after)
-        top = _top(x + span * BLOCK * 4, end - span)
+        own = top if top > 0 else top_of(x + span * BLOCK * 4, (end - span) * BLOCK)
         for block in range(span, end):
             if tiles != 0:
                 at = tiles + (records + block) * TILE_BLOCK_BYTES
-                _byte_block(x + block * BLOCK * 4, at + place * BLOCK, at + TILE_SCALES + place * 4, top)
+                _byte_block(x + block * BLOCK * 4, at + place * BLOCK, at + TILE_SCALES + place * 4, own)
             if shorts != 0:
                 at = shorts + (records + block) * SHORTS_BLOCK_BYTES
-                _short_block(x + block * BLOCK * 4, at + place * BLOCK * 2, at + SHORTS_UNITS + place * 4, top)
+                _short_block(x + block * BLOCK * 4, at + place * BLOCK * 2, at + SHORTS_UNITS + place * 4, own)
 
 
 @njit
@@ -213,12 +226,13 @@ def pair_block(x: V, out: V) -> None:
 
 
 @njit
-def factors_row(x, token, first, stop, columns, tiles, shorts, pairs, prompts):
+def factors_row(x, token, first, stop, columns, tiles, shorts, pairs, prompts, top):
     """Columns first..stop, whole blocks, of one token's row `x` as products want them: of the first `prompts` tokens
-    quantised, where there are `tiles` or `shorts`; of those behind as pairs, if there is a place for them."""
+    quantised, where there are `tiles` or `shorts`; of those behind as pairs, if there is a place for them. top: as
+    quantise_row's."""
     if pairs != 0 and token >= prompts:
         row = pairs + token * pairs_stride(columns)
         for column in range(first, stop, BLOCK):
             pair_block(x + column * 4, row + column * 2)
     else:
-        quantise_row(x, token, first, stop, columns // BLOCK, tiles, shorts)
+        quantise_row(x, token, first, stop, columns // BLOCK, tiles, shorts, top)

@@ -19,7 +19,7 @@ from ..jit import njit
 from ..model.buffers import Buffer
 from ..model.ops import Experts
 from ..weights.checkpoint import UnsupportedModel, Weight
-from .activations import TILE, quantise_row, quantised_bytes, shorts_bytes
+from .activations import SPAN, TILE, quantise_row, quantised_bytes, shorts_bytes
 from .matmul import TOKENS_AT_ONCE, UNIT_BYTES, share_products
 from .pack import BLOCK, BYTES, FLOATS, LAYOUTS, SHORTS, Layout, Packed
 from .pointwise import GATED, GLU_COLUMNS
@@ -118,7 +118,7 @@ def spread(args, step, unit, scratch):
             y = word(args, 5) + row * word(args, 6)
             for i in range(0, columns, 8):
                 store(y + i * 4, load_f32x8(x + i * 4))
-        quantise_row(x, row, 0, columns, columns // BLOCK, word(args, 7), word(args, 8))
+        quantise_row(x, row, 0, columns, columns // BLOCK, word(args, 7), word(args, 8), np.float32(0))
 
 
 @njit
@@ -145,7 +145,7 @@ def _products(layout: Layout) -> Kernel:
         start = unit % shares * share
         stop, y = min(start + share, word(args, GROUPS)), word(args, Y)
         weights = matrix, word(args, GROUP_BYTES), start, stop, word(args, BLOCKS), word(args, OUTPUTS)
-        products(*weights, x, x_stride, y, y_stride, 0, 0, first, after, scratch)
+        products(*weights, x, x_stride, y, y_stride, 0, 0, first, after, SPAN // BLOCK, scratch)
 
     return multiply
 
@@ -172,7 +172,7 @@ def _gate(name: str) -> Kernel:
         first, columns = unit % shares * GLU_COLUMNS, word(args, 3)
         last = min(first + GLU_COLUMNS, columns)
         gated(x, columns, first, last, y)
-        quantise_row(y, row, first, last, columns // BLOCK, word(args, 7), word(args, 8))
+        quantise_row(y, row, first, last, columns // BLOCK, word(args, 7), word(args, 8), np.float32(0))
 
     return gate
 

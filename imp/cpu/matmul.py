@@ -32,7 +32,7 @@ UNIT_BYTES = 64 << 10  # of weights: small enough to share well, large enough to
 
 # Argument block
 WEIGHT, INPUT_BLOCKS, OUTPUTS, GROUP_BYTES, GROUPS, SHARES = range(6)
-X, X_STRIDE, Y, Y_STRIDE, BIAS, ADD, TOKENS_WORD = range(6, 13)
+X, X_STRIDE, Y, Y_STRIDE, BIAS, ADD, TOKENS_WORD, SPAN_BLOCKS = range(6, 14)
 
 
 @micro(returns=int64)
@@ -134,7 +134,7 @@ def _vector_products(layout: Layout) -> Callable[..., None]:
 
 def share_products(layout: Layout) -> Callable[..., None]:
     """Compiled code for groups first to last - 1 of a weight, as group_products; weight, outputs, y and bias are those
-    of group 0."""
+    of group 0. span: blocks whose activations have a unit (activations.py)."""
     if layout.crossed:
         return short_products(layout)
     products, rows = group_products(layout), layout.rows
@@ -142,7 +142,7 @@ def share_products(layout: Layout) -> Callable[..., None]:
     @njit
     def of_share(
         weight, group_bytes, first, last, blocks, outputs, x_start, x_stride, y_start, y_stride, bias, add, start,
-        stop, scratch,
+        stop, span, scratch,
     ):  # fmt: skip
         for group in range(first, last):
             at, column = weight + group * group_bytes, group * rows
@@ -167,7 +167,7 @@ def _matmul(layout: Layout) -> Kernel:
         weights, blocks = word(args, WEIGHT), word(args, INPUT_BLOCKS)
         given = weights, word(args, GROUP_BYTES), first, last, blocks, word(args, OUTPUTS)
         places = word(args, X), word(args, X_STRIDE), word(args, Y), word(args, Y_STRIDE), word(args, BIAS)
-        products(*given, *places, word(args, ADD), start, stop, scratch)
+        products(*given, *places, word(args, ADD), start, stop, word(args, SPAN_BLOCKS), scratch)
 
     return matmul
 

@@ -13,7 +13,7 @@ from ..model.buffers import Buffer
 from ..model.ops import Attention, Experts, Linear, Norm, Rope, StepLimits
 from ..model.sparse import ALL, Sparse
 from ..weights.checkpoint import Weight
-from .activations import pairs_bytes, quantised_bytes, shorts_bytes
+from .activations import SPAN, pairs_bytes, quantised_bytes, shorts_bytes
 from .adapters import Sites
 from .attention import AttentionWork
 from .choosing import Choice
@@ -71,6 +71,7 @@ class Activation:
         self.products: list[tuple[Packed, Op | None]] = []  # of a linear without biases: parts, ops of prompts
         self.gate_up: tuple[Activation, str] | None = None  # what it is act(gate) * up of, and the activation
         self.floats_at = self.tiles_at = self.shorts_at = self.pairs_at = 0  # places in the maker's arguments
+        self.span = columns // BLOCK  # blocks whose scales are made of one unit
 
     def made_by(self, op: Op, floats_at: int, tiles_at: int) -> Activation:
         """The places for shorts and pairs are behind that for tiles."""
@@ -179,6 +180,7 @@ class Recorder:
         out = Activation(self.limits.tokens, gate_up.columns // 2)
         out.gate_up = gate_up, activation
         args: list[Argument] = [source, gate_up.stride, out.columns, 0, out.stride, 0, 0, 0, STEP_TOKENS]
+        out.span = SPAN // BLOCK
         return out.made_by(self._record(GLUS[activation], args, reads=[source]), floats_at=3, tiles_at=5)
 
     def experts_add(self, x: Activation, scores: Activation, experts: Experts, residual: Activation) -> Activation:
@@ -326,7 +328,7 @@ class Recorder:
             again = touched if add else []
             shares = shares_of(part.groups, part.group_bytes, self.threads)
             args: tuple[Argument, ...] = (*weight, shares, source, x.stride, *place)
-            words = (tokens_word if pair is None else STEP_PROMPTS,)
+            words = (tokens_word if pair is None else STEP_PROMPTS, max(1, x.span))
             self._record(MATMULS[part.layout.name], args + words, [source, *again], touched, joins=i > 0)
             found.append((part, None))
             if pair is not None:

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from ..jit import njit
-from .activations import are_many, factors_row
+from .activations import are_many, factors_row, top_of, top_of_products
 from .kept import BLOCK as KV_BLOCK
 from .kept import Kept, turn
 from .kv import KEPT
@@ -78,7 +78,8 @@ def quantise(args, step, unit, scratch):
     first, stop, begin, end = part_of(unit, word(step, STEP_TOKENS), columns, step)
     for token in range(first, stop):
         x = word(args, 0) + token * word(args, 1)
-        factors_row(x, token, begin, end, columns, word(args, 3), word(args, 4), word(args, 5), prompts)
+        top = top_of(x, columns)
+        factors_row(x, token, begin, end, columns, word(args, 3), word(args, 4), word(args, 5), prompts, top)
 
 
 # Embedding
@@ -168,7 +169,9 @@ def _norm_row(args, x, row, begin, end, prompts, scratch):
     y = word(args, 5) + row * word(args, 6) if word(args, 5) != 0 else scratch
     factor = _rms_inverse(x, columns, real(args, 4))
     _scaled(x + begin * 4, word(args, 3) + begin * 4, end - begin, factor, y + begin * 4)
-    factors_row(y, row, begin, end, columns, word(args, 7), word(args, 8), word(args, 9), prompts)
+    tiles, shorts = word(args, 7), word(args, 8)
+    top = top_of_products(x, word(args, 3), columns, factor) if tiles != 0 or shorts != 0 else np.float32(0)
+    factors_row(y, row, begin, end, columns, tiles, shorts, word(args, 9), prompts, top)
 
 
 @kernel(_parts_of_tokens)
@@ -280,7 +283,8 @@ def _glu(name: str) -> Kernel:
             row = word(args, 0) + token * word(args, 1)
             last = min(first + width, columns)
             gated(row, columns, first, last, y)
-            factors_row(y, token, first, last, columns, word(args, 5), word(args, 6), word(args, 7), prompts)
+            tiles, shorts, pairs = word(args, 5), word(args, 6), word(args, 7)
+            factors_row(y, token, first, last, columns, tiles, shorts, pairs, prompts, np.float32(0))
 
     return glu
 

@@ -22,7 +22,6 @@ from ..jit import njit
 from .activations import (
     SHORTS_BLOCK_BYTES,
     SHORTS_UNITS,
-    SPAN,
     TILE,
     TILE_BLOCK_BYTES,
     TILE_COUNTS,
@@ -46,7 +45,6 @@ from .simd import (
     i8x32,
     i16x16,
     int64,
-    integer,
     kept_apart,
     load,
     loop,
@@ -62,7 +60,6 @@ from .simd import (
 from .vector_products import AHEAD, copy_outputs, finish, load_halves, scales_of, spread
 
 MOST = 8  # tokens at once
-_SPAN_BLOCKS = SPAN // BLOCK
 _IN_REGISTERS = 4  # tokens whose float sums have registers beside those of a block
 _CENTRE = 16  # what sums of products with 5 bits are made without, so that they fit
 _SUMS_AT = 1024  # of float sums, in scratch; what is before is for outputs
@@ -71,23 +68,24 @@ _SUMS_BYTES = MOST * 32
 
 def short_tile(layout: Layout, tokens: int) -> Micro:
     """For so many tokens, which lie in one record of activations, from its place on; `wanted` of them are stored.
-    beside: the first one's scale. sums: where floats may be kept meanwhile."""
+    beside: the first one's scale. sums: where floats may be kept meanwhile. span: of blocks whose unit is the same."""
     add_block, step, unit = _add_bytes, TILE_BLOCK_BYTES, TILE_UNITS - TILE_SCALES
     if layout.in_pairs:
         add_block, step, unit = _add_shorts, SHORTS_BLOCK_BYTES, 0
 
-    @micro(*(int64,) * 11)
+    @micro(*(int64,) * 12)
     def tile(
-        weight: V, x: V, beside: V, blocks: V, out: V, out_stride: V, bias: V, y: V, y_stride: V, wanted: V, sums: V
-    ) -> None:
+        weight: V, x: V, beside: V, blocks: V, out: V, out_stride: V, bias: V, y: V, y_stride: V, wanted: V, sums: V,
+        span: V,
+    ) -> None:  # fmt: skip
         in_memory = tokens > _IN_REGISTERS
         totals = [_Total(sums + (_SUMS_BYTES + t * 32), in_memory) for t in range(tokens)]
         of_span = [_Total(sums + t * 32, in_memory) for t in range(tokens)]
         w, at, scale, left = Var(weight), Var(x), Var(beside), Var(blocks)
-        for _ in loop((blocks + (_SPAN_BLOCKS - 1)) // _SPAN_BLOCKS):
+        for _ in loop((blocks + span - 1) // span):
             for part in of_span:
                 part.set(zeros(f32x8))
-            for _ in loop(smaller(V(left.ir), integer(_SPAN_BLOCKS))):
+            for _ in loop(smaller(V(left.ir), span)):
                 here = V(w.ir)
                 for line in range(0, layout.record.itemsize, 64):
                     prefetch(here + (AHEAD + line))
@@ -97,10 +95,15 @@ def short_tile(layout: Layout, tokens: int) -> Micro:
                 scale += step
             for t, (part, total) in enumerate(zip(of_span, totals, strict=True)):
                 total.set(fma(spread(V(scale.ir) + (unit - step + t * 4), 8), part.value, total.value))
-            left += -_SPAN_BLOCKS
-        for t, total in enumerate(totals):
-            with when(wanted > t):
-                finish([total.value], out + out_stride * t, bias, y, y + y_stride * t)
+            left += 0 - span
+        plain = (bias | y | (wanted - tokens)).equals(0)
+        with when(plain):
+            for t, total in enumerate(totals):
+                store(out + out_stride * t, total.value)
+        with when(plain.equals(0)):
+            for t, total in enumerate(totals):
+                with when(wanted > t):
+                    finish([total.value], out + out_stride * t, bias, y, y + y_stride * t)
 
     return tile
 
@@ -150,7 +153,7 @@ def _add_bytes(layout: Layout, record: V, x: V, beside: V, totals: Sequence[_Tot
         total.set(value)
 
 
-def _add_shorts(layout: Layout, record: V, x: V, _beside: V, totals: Sequence[_Total]) -> None:
+def _add_shorts(layout: Layout, record: V, x: V, beside: V, totals: Sequence[_Total]) -> None:
     """The part of a block of 8 bits."""
     assert layout.record.fields is not None
     at, tokens = record + layout.record.fields["q"][1], range(len(totals))
@@ -196,7 +199,7 @@ def short_products(layout: Layout) -> Callable[..., None]:
     @njit
     def products(
         weights, group_bytes, first, last, blocks, outputs, x_start, x_stride, y_start, y_stride, bias, add, start,
-        stop, scratch,
+        stop, span, scratch,
     ):  # fmt: skip
         sums, t = scratch + _SUMS_AT, start
         while t < stop:
@@ -211,17 +214,17 @@ def short_products(layout: Layout) -> Callable[..., None]:
                 whole = left >= rows
                 out, out_stride = (y, y_stride) if whole else (scratch, 64)
                 if tokens == 1:
-                    tile1(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums)
+                    tile1(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums, span)
                 elif tokens == 2:
-                    tile2(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums)
+                    tile2(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums, span)
                 elif tokens == 3:
-                    tile3(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums)
+                    tile3(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums, span)
                 elif tokens == 4:
-                    tile4(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums)
+                    tile4(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums, span)
                 elif tokens <= 6:
-                    tile6(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums)
+                    tile6(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums, span)
                 else:
-                    tile8(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums)
+                    tile8(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums, span)
                 if not whole:  # the columns behind belong to another part of the row
                     copy_outputs(scratch, 64, y, y_stride, tokens, left)
             t += tokens

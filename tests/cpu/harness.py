@@ -72,19 +72,19 @@ def values(w: Weight) -> np.ndarray:
     return gguf.dequantize(data, GGMLQuantizationType[name]).astype(np.float64)
 
 
-def quantised(x: np.ndarray, kind: str, name: str) -> np.ndarray:
+def quantised(x: np.ndarray, kind: str, name: str, span: int = 1 << 20) -> np.ndarray:
     """x as products with weights of this format have it in code of this kind, in float64: int8 with a scale for every
-    16 columns, which below the kind vnni is a multiple of 1/32767 of the largest of 256 columns, rounded up; there
-    int16 with one scale for 256 columns, where weights have 8 bits."""
+    16 columns, which below the kind vnni is a multiple of 1/32767 of the largest of `span` columns, rounded up; there
+    int16 with one scale for these, where weights have 8 bits."""
     if name in FLOATS:
         return x.astype(np.float64)
     if sums_bytes(kind):
         return _in_integers(x.astype(np.float64), 16, lambda blocks: np.abs(blocks).max(axis=-1, keepdims=True) / 127)
-    return np.concatenate([_of_span(part, name) for part in _spans(x)], axis=1)
+    return np.concatenate([_of_span(part, name) for part in _spans(x, span)], axis=1)
 
 
-def _spans(x: np.ndarray) -> list[np.ndarray]:
-    return [x[:, first : first + 256].astype(np.float32) for first in range(0, x.shape[1], 256)]
+def _spans(x: np.ndarray, width: int) -> list[np.ndarray]:
+    return [x[:, first : first + width].astype(np.float32) for first in range(0, x.shape[1], width)]
 
 
 def _of_span(x: np.ndarray, name: str) -> np.ndarray:

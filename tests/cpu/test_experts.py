@@ -34,7 +34,7 @@ def mixture(
 
 def expected(bench, experts: Experts, x: np.ndarray, scores: np.ndarray, before: np.ndarray) -> np.ndarray:
     def products(matrix: Weight, x: np.ndarray) -> np.ndarray:
-        return quantised(x, bench.kernels.variant, matrix.format.name) @ values(matrix).T
+        return quantised(x, bench.kernels.variant, matrix.format.name, 256) @ values(matrix).T
 
     p = np.exp(scores.astype(np.float64))
     p /= p.sum(axis=1, keepdims=True)
