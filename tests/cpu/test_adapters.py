@@ -83,16 +83,17 @@ def test_beside_quantised_weights_an_adapter_adds_what_float64_says(real, smollm
     judge = ReferenceBackend(np.float32)
     judge.load(smollm2, LIMITS)
     assert judge.add_adapter(adapter) == slot
-    squares = np.zeros(3)  # of errors without and with it, and of what it changes
-    for seed in range(8, 14):  # one text's errors may be half as large again as another's
+    found = []  # of each position: errors without and with it, and what it changes
+    for seed in range(8, 14):
         tokens = np.random.default_rng(seed).integers(100, 40000, 24).tolist()
         plain = step([(tokens, 0, range(2))], wanted=range(24))
         inputs = plain, replace(plain, adapted=spans((0, 24, slot)))
         expected = [judge.run(each).copy() for each in inputs]
         errors = [real.run(each) - other for each, other in zip(inputs, expected, strict=True)]
-        squares += [np.mean(each.astype(np.float64) ** 2) for each in (*errors, expected[1] - expected[0])]
+        found.append([np.sqrt(np.mean(each**2, axis=1)) for each in (*errors, expected[1] - expected[0])])
     real.drop_adapter(slot)
-    without, adapted, changed = np.sqrt(squares)
+    # of words at random some come out at a place where the model itself is not sure of anything
+    without, adapted, changed = np.median(np.concatenate(found, axis=1), axis=1)
     assert changed > 5 * max(without, adapted)
     assert adapted < 1.3 * without
 
