@@ -13,7 +13,8 @@ from imp.text.decode import TextDecoder
 from imp.types import Batch, Limits, Request, RowResult
 from tests.http.scripted import PieceTokenizer
 
-ROWS, STEPS, MOST_US = 256, 100, 10.0
+ROWS, STEPS = 256, 100
+MOST_CALLS = 100  # a row and step may cost as much as so many calls of _turn; 55 and 74 on an AMD EPYC
 TOKENIZER = PieceTokenizer([b" word"])
 WORD = 257
 
@@ -70,10 +71,33 @@ def cost_us(sched: Scheduler, refill: bool) -> float:
     return seconds / rows * 1e6
 
 
+class _Thing:
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+def _turn(thing: _Thing, table: dict[int, _Thing]) -> _Thing | None:
+    thing.value += 1
+    table[thing.value & 7] = thing
+    return table.get(thing.value & 3)
+
+
+def call_us(calls: int = 50_000) -> float:
+    """Microseconds of a small function of Python: how fast this machine's interpreter is."""
+    thing, table = _Thing(), dict[int, _Thing]()
+    began = time.thread_time()
+    for _ in range(calls):
+        _turn(thing, table)
+    return (time.thread_time() - began) / calls * 1e6
+
+
 @pytest.mark.parametrize("refill", [False, True], ids=["decoding", "coming and going"])
 def test_the_scheduler_costs_little(benchmark, figures, refill):
     found: list[float] = []
     benchmark.pedantic(lambda: found.append(cost_us(scheduler(), refill)), rounds=3, warmup_rounds=1)
     name = "rows that come and go" if refill else "rows that decode"
     figures.note(benchmark, f"scheduling {ROWS} {name}", min(found), "us/row/step")
-    assert min(found) <= MOST_US
+    call = min(call_us() for _ in range(5))
+    assert min(found) <= MOST_CALLS * call
