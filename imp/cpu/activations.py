@@ -18,6 +18,8 @@ each 32 columns those that are two apart are a pair, in the order in which weigh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
 from ..jit import njit
@@ -95,22 +97,22 @@ def span_blocks() -> V:
 @micro(int64, int64, returns=float32)
 def top_of(x: V, columns: V) -> V:
     """The largest magnitude of some blocks of floats, which a unit is made of; 0 where there are none."""
-    if runs("vnni"):
-        return constant(0, F32)
-    found = Var(zeros(f32x16))
-    for i in loop(0, columns, 16):
-        found.set(maximum(absolute(load_f32x16(x + i * 4)), V(found.ir)))
-    return maximum(largest(V(found.ir)), constant(SMALLEST, F32))
+    return _top(columns, lambda at: load_f32x16(x + at))
 
 
 @micro(int64, int64, int64, float32, returns=float32)
 def top_of_products(x: V, weight: V, columns: V, factor: V) -> V:
     """As top_of, of x times weight times a factor that is not negative."""
+    return _top(columns, lambda at: load_f32x16(x + at) * load_f32x16(weight + at), factor)
+
+
+def _top(columns: V, values: Callable[[V], V], factor: V | float = 1.0) -> V:
+    """values: 16 of them, by where they are in a row of floats."""
     if runs("vnni"):
         return constant(0, F32)
     found = Var(zeros(f32x16))
     for i in loop(0, columns, 16):
-        found.set(maximum(absolute(load_f32x16(x + i * 4) * load_f32x16(weight + i * 4)), V(found.ir)))
+        found.set(maximum(absolute(values(i * 4)), V(found.ir)))
     return maximum(largest(V(found.ir)) * factor, constant(SMALLEST, F32))
 
 
