@@ -77,7 +77,7 @@ class Attended:
         self.multiply_adds = 2 * heads * tokens * rows * keys
 
     def run(self) -> None:
-        fill_header(self.threads.step, self._inputs)
+        self._joined = fill_header(self.threads.step, self._inputs)
         self.threads.run(self._program)
 
 

@@ -88,7 +88,7 @@ class Ahead:
 
     def used(self, inputs: StepInputs) -> None:
         """This step writes its blocks."""
-        self.reached(int(inputs.slots.max(initial=-1)) // BLOCK + 1)
+        self.reached(max(inputs.slots.tolist(), default=-1) // BLOCK + 1)
 
     def reached(self, blocks: int) -> None:
         """So many blocks, the first ones, are in use."""

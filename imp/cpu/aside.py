@@ -28,6 +28,7 @@ class _Begun:
 
     program: Program
     inputs: StepInputs
+    joined: np.ndarray
     adapters: Kept
 
 
@@ -58,8 +59,8 @@ class CpuAside:
         assert len(inputs.tokens) <= limits.tokens and len(inputs.contexts) <= limits.rows, "the step is too large"
         assert not len(inputs.wanted), "no logits are made aside"
         program = self._programs.adapted if len(inputs.adapted) else self._programs.plain
-        self._begun, self._place = _Begun(program, inputs, self._adapters.kept), Place()
-        fill_header(self._step, inputs, self._apart)
+        joined = fill_header(self._step, inputs, self._apart)
+        self._begun, self._place = _Begun(program, inputs, joined, self._adapters.kept), Place()
         self._ahead.used(inputs)
         self._begun.adapters.fill_header(self._step)
 

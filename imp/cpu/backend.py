@@ -214,15 +214,15 @@ class CpuBackend:
         limits = self.limits
         tokens, rows, wanted = len(inputs.tokens), len(inputs.contexts), len(inputs.wanted)
         assert tokens <= limits.tokens and rows <= limits.rows and wanted <= limits.logit_rows, "the step is too large"
-        fill_header(self._threads.step, inputs, self._apart)
+        self._joined = fill_header(self._threads.step, inputs, self._apart)
         self._ahead.used(inputs)
         self._pooled = len(inputs.pooled)
         if not len(inputs.adapted):
             self._threads.run(self._program)
-            return self._logits[:wanted]
-        kept = self._adapters.kept  # stays as it is while we hold it
-        kept.fill_header(self._threads.step)
-        self._threads.run(self._adapted_program)
+        else:
+            kept = self._adapters.kept  # stays as it is while we hold it
+            kept.fill_header(self._threads.step)
+            self._threads.run(self._adapted_program)
         return self._logits[:wanted]
 
     def hidden(self) -> np.ndarray:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from ..jit import njit
 from .activations import BLOCK, TILE, TILE_BLOCK_BYTES, TILE_SCALES, are_many
 from .pack import LAYOUTS, Layout
-from .program import Kernel, count, kernel
+from .program import STEP_THREADS, Kernel, count, kernel
 from .shares import rows_of_part
 from .short_products import short_products
 from .simd import Micro, V, int64, integer, micro, runs, word
@@ -29,6 +29,7 @@ from .vector_products import copy_outputs, float_tile, integer_tile
 
 TOKENS_AT_ONCE = 128
 UNIT_BYTES = 64 << 10  # of weights: small enough to share well, large enough to stream (32 KiB costs 8 % at decode)
+ALONE_BYTES, ALONE_UNITS = 256 << 10, 1  # for one token: of a unit, and units of a thread at least
 
 # Argument block
 WEIGHT, INPUT_BLOCKS, OUTPUTS, GROUP_BYTES, GROUPS, SHARES = range(6)
@@ -52,7 +53,17 @@ def tokens_of_unit(tokens, step):
 def matmul_units(args, step):
     tokens = word(step, word(args, TOKENS_WORD))
     at_once = tokens_of_unit(tokens, step)
-    return (tokens + at_once - 1) // at_once * word(args, SHARES)
+    return (tokens + at_once - 1) // at_once * _shares(args, step, tokens)
+
+
+@njit
+def _shares(args, step, tokens):
+    """Into how many units the groups are cut."""
+    if tokens > 1:
+        return word(args, SHARES)
+    threads, size = word(step, STEP_THREADS), word(args, GROUPS) * word(args, GROUP_BYTES)
+    wanted = max(threads * ALONE_UNITS, (size + ALONE_BYTES - 1) // ALONE_BYTES)
+    return min(word(args, SHARES), (wanted + threads - 1) // threads * threads)
 
 
 def shares_of(groups: int, group_bytes: int, threads: int) -> int:
@@ -158,9 +169,8 @@ def _matmul(layout: Layout) -> Kernel:
 
     @kernel(matmul_units, name=f"matmul.{layout.name}")
     def matmul(args, step, unit, scratch):
-        groups, shares = word(args, GROUPS), word(args, SHARES)
-        tokens = word(step, word(args, TOKENS_WORD))
-        at_once = tokens_of_unit(tokens, step)
+        tokens, groups = word(step, word(args, TOKENS_WORD)), word(args, GROUPS)
+        at_once, shares = tokens_of_unit(tokens, step), _shares(args, step, tokens)
         start, share = unit // shares * at_once, unit % shares
         stop = min(start + at_once, tokens)
         first, last = share * groups // shares, (share + 1) * groups // shares

@@ -143,7 +143,7 @@ class Recorder:
         assert out.floats
         weight = _vector(norm_.weight)
         args = (source, x.stride, x.columns, weight, float(norm_.eps), out.floats, out.stride)
-        self._record(norm_add, args, reads=[source, out.floats], writes=[out.floats])
+        self._record(norm_add, args, reads=[source, out.floats], writes=[out.floats], weight=weight)
         return out
 
     def rotate_store(self, qkv: Activation, attention: Attention) -> Activation:
@@ -214,8 +214,9 @@ class Recorder:
         reads: Sequence[Buffer] = (),
         writes: Sequence[Buffer] = (),
         joins: bool = False,
+        weight: Packed | np.ndarray | None = None,
     ) -> Op:
-        return self._append(Op(kernel, args, list(reads), list(writes), joins))
+        return self._append(Op(kernel, args, list(reads), list(writes), joins, weight))
 
     def _append(self, op: Op) -> Op:
         self.ops.append(op)
@@ -295,9 +296,9 @@ class Recorder:
     def _norm(self, kernel: Kernel, x: Activation, norm_: Norm, rows: int) -> Activation:
         source = self._as_floats(x)
         out = Activation(rows, x.columns)
-        args: list[Argument] = [source, x.stride, x.columns, _vector(norm_.weight), float(norm_.eps), 0, out.stride]
-        args += [0, 0, 0]
-        return out.made_by(self._record(kernel, args, reads=[source]), floats_at=5, tiles_at=7)
+        weight = _vector(norm_.weight)
+        args: list[Argument] = [source, x.stride, x.columns, weight, float(norm_.eps), 0, out.stride, 0, 0, 0]
+        return out.made_by(self._record(kernel, args, reads=[source], weight=weight), floats_at=5, tiles_at=7)
 
     def _matmul(
         self, x: Activation, linear: Linear, out: Activation, add: bool
@@ -329,7 +330,7 @@ class Recorder:
             shares = shares_of(part.groups, part.group_bytes, self.threads)
             args: tuple[Argument, ...] = (*weight, shares, source, x.stride, *place)
             words = (tokens_word if pair is None else STEP_PROMPTS, max(1, x.span))
-            self._record(MATMULS[part.layout.name], args + words, [source, *again], touched, joins=i > 0)
+            self._record(MATMULS[part.layout.name], args + words, [source, *again], touched, i > 0, part)
             found.append((part, None))
             if pair is not None:
                 shares = shares_of(-(-part.groups // 2), 2 * part.group_bytes, self.threads)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,8 +57,23 @@ STEP_SPARSE_COUNT, STEP_SCORE_COUNT = 25, 26  # attention_plan.py's: positions t
 STEP_THREADS = 27  # threads.py's: how many there are
 STEP_PROMPTS = 28  # of the positions, the first that is multiplied as prompts are; T: none
 STEP_WORDS = 32
+# In the order in which `fill_header` joins the arrays
+_ADDRESSES = (
+    STEP_TOKEN_IDS,
+    STEP_POSITIONS,
+    STEP_SLOTS,
+    STEP_ROW_STARTS,
+    STEP_CONTEXTS,
+    STEP_TABLE_STARTS,
+    STEP_TABLE,
+    STEP_WANTED_IDS,
+    STEP_POOLED_IDS,
+    STEP_ADAPTED_SPANS,
+    STEP_OUTPUTS,
+)
 
 SCRATCH_BYTES = 2 << 20
+COMING = 4  # matrices of a phase that are said ahead
 LANES = 8  # rows of floats are whole vectors
 
 Body = Callable[..., Any]
@@ -100,23 +115,36 @@ def row_bytes(columns: int) -> int:
     return apart.py_func(-(-columns // LANES) * LANES * 4)
 
 
-def fill_header(step: np.ndarray, inputs: StepInputs, apart: bool = False) -> None:
-    """The words of a step header, int64 [STEP_WORDS], that say what is computed. The inputs have to stay.
+def fill_header(step: np.ndarray, inputs: StepInputs, apart: bool = False) -> np.ndarray:
+    """The words of a step header, int64 [STEP_WORDS], that say what is computed. What is returned, the arrays of the
+    inputs one after the other, has to stay: asking for one address is quicker than asking for ten.
 
     apart: whether prompts are multiplied in another way than outputs."""
-    step[STEP_TOKENS], step[STEP_ROWS], step[STEP_WANTED] = len(inputs.tokens), len(inputs.contexts), len(inputs.wanted)
-    step[STEP_TOKEN_IDS] = inputs.tokens.ctypes.data
-    step[STEP_POSITIONS] = inputs.positions.ctypes.data
-    step[STEP_SLOTS] = inputs.slots.ctypes.data
-    step[STEP_ROW_STARTS] = inputs.row_starts.ctypes.data
-    step[STEP_CONTEXTS] = inputs.contexts.ctypes.data
-    step[STEP_TABLE_STARTS] = inputs.table_starts.ctypes.data
-    step[STEP_TABLE] = inputs.table.ctypes.data
-    step[STEP_WANTED_IDS] = inputs.wanted.ctypes.data
-    step[STEP_POOLED], step[STEP_POOLED_IDS] = len(inputs.pooled), inputs.pooled.ctypes.data
-    step[STEP_ADAPTED], step[STEP_ADAPTED_SPANS] = len(inputs.adapted), inputs.adapted.ctypes.data
-    step[STEP_PROMPTS] = inputs.prompts_from if apart else len(inputs.tokens)
-    step[STEP_OUTPUTS] = inputs.outputs.ctypes.data if len(inputs.outputs) else 0
+    tokens, rows, wanted = len(inputs.tokens), len(inputs.contexts), len(inputs.wanted)
+    step[STEP_TOKENS], step[STEP_ROWS], step[STEP_WANTED] = tokens, rows, wanted
+    step[STEP_POOLED], step[STEP_ADAPTED] = len(inputs.pooled), len(inputs.adapted)
+    step[STEP_PROMPTS] = inputs.prompts_from if apart else tokens
+    arrays = (
+        inputs.tokens,
+        inputs.positions,
+        inputs.slots,
+        inputs.row_starts,
+        inputs.contexts,
+        inputs.table_starts,
+        inputs.table,
+        inputs.wanted,
+        inputs.pooled,
+        inputs.adapted.ravel(),
+        inputs.outputs,
+    )
+    joined = np.concatenate(arrays)
+    at = joined.ctypes.data
+    for number, array in zip(_ADDRESSES, arrays, strict=True):
+        step[number] = at
+        at += len(array) * 4
+    if not len(inputs.outputs):
+        step[STEP_OUTPUTS] = 0
+    return joined
 
 
 class Placed(Protocol):
@@ -126,28 +154,42 @@ class Placed(Protocol):
     def address(self) -> int: ...
 
 
+class Matrix(Placed, Protocol):
+    """A packed weight."""
+
+    @property
+    def size(self) -> int: ...
+
+
 Argument = int | float | Placed | np.ndarray
 
 
 @dataclass(slots=True, eq=False)
 class Op:
     """One launch. `reads` and `writes` are the buffers it touches, for their lifetimes. An op that `joins` runs beside
-    the op before it, without a barrier between them."""
+    the op before it, without a barrier between them. `weight`: what it reads in every step, and nobody else."""
 
     kernel: Kernel
     args: Sequence[Argument]
     reads: Sequence[Buffer] = ()
     writes: Sequence[Buffer] = ()
     joins: bool = False
+    weight: Matrix | np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """`table` [ops, 4] int64: kernel, count and args addresses, and how many ops are in the phase this op opens."""
+    """`table` [ops, 5] int64: kernel, count and args addresses, how many ops are in the phase this op opens, and the
+    address of what comes next of weights, up to a phase with matrices, int64 [COMING][2]: addresses and bytes.
+    """
 
     table: np.ndarray
     keep: tuple[Any, ...]  # everything the table points into
     buffer_bytes: int
+    address: int = field(init=False)  # of the table
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "address", self.table.ctypes.data)
 
 
 def build(ops: Sequence[Op], addresses: dict[Kernel | Count, int], pinned: Sequence[Buffer] = ()) -> Program:
@@ -157,20 +199,45 @@ def build(ops: Sequence[Op], addresses: dict[Kernel | Count, int], pinned: Seque
     base = -(-arena.ctypes.data // ALIGNMENT) * ALIGNMENT
     for buffer in _buffers(ops, pinned):
         buffer.address += base
-    table = np.zeros((len(ops), 4), np.int64)
-    keep: list[Any] = [arena]
+    table = np.zeros((len(ops), 5), np.int64)
+    blocks = _blocks(len(ops), max([1, *(len(op.args) for op in ops)]))
+    keep: list[Any] = [arena, blocks]
     opener = 0
     for i, op in enumerate(ops):
         opener = opener if op.joins else i
-        block = _block(op.args)
-        keep += [block, op]
-        table[i] = addresses[op.kernel], addresses[op.kernel.count], block.ctypes.data, 0
+        _fill_block(blocks[i], op.args)
+        keep.append(op)
+        table[i] = addresses[op.kernel], addresses[op.kernel.count], blocks[i].ctypes.data, 0, 0
         table[opener, 3] += 1
+    keep.append(_foretell(ops, table))
     return Program(table, tuple(keep), size)
 
 
-def _block(args: Sequence[Argument]) -> np.ndarray:
-    block = np.zeros(max(len(args), 1), np.int64)
+def _foretell(ops: Sequence[Op], table: np.ndarray) -> np.ndarray:
+    """Fill the table's last column, and return what it points to. Behind the last phase the first one follows."""
+    openers = np.flatnonzero(table[:, 3]).tolist()
+    said = np.zeros((len(table), COMING, 2), np.int64)
+    coming: list[tuple[int, int]] = []
+    places: dict[tuple[tuple[int, int], ...], int] = {}  # the same is in one place
+    for opener in [*openers[::-1], *openers[::-1]]:  # the second time around it is known what follows the last one
+        said[opener, : len(coming)] = np.array(coming, np.int64).reshape(-1, 2)
+        table[opener, 4] = places.setdefault(tuple(coming), said[opener].ctypes.data)
+        weights = [op.weight for op in ops[opener : opener + int(table[opener, 3])] if op.weight is not None]
+        own = [(w.ctypes.data, w.nbytes) if isinstance(w, np.ndarray) else (w.address, w.size) for w in weights]
+        is_small = all(isinstance(weight, np.ndarray) for weight in weights)
+        coming = (own + coming if is_small else own)[:COMING]
+    return said
+
+
+def _blocks(count: int, words: int) -> np.ndarray:
+    """int64 [count, words or more]: each from a cache line on, since they are in no cache when a step comes by."""
+    words = -(-words // 8) * 8
+    memory = np.zeros((count + 1) * words, np.int64)
+    start = -memory.ctypes.data % 64 // 8
+    return memory[start : start + count * words].reshape(count, words)
+
+
+def _fill_block(block: np.ndarray, args: Sequence[Argument]) -> None:
     for i, arg in enumerate(args):
         if isinstance(arg, np.ndarray):
             assert arg.flags.c_contiguous, "an argument's array must be contiguous"
@@ -179,7 +246,6 @@ def _block(args: Sequence[Argument]) -> np.ndarray:
             block.view(np.float64)[i] = arg
         else:
             block[i] = arg if isinstance(arg, int) else arg.address
-    return block
 
 
 def _buffers(ops: Sequence[Op], pinned: Sequence[Buffer]) -> list[Buffer]:

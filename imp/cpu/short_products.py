@@ -51,6 +51,7 @@ from .simd import (
     micro,
     nibbles,
     prefetch,
+    select,
     smaller,
     store,
     to_float,
@@ -66,44 +67,51 @@ _SUMS_AT = 1024  # of float sums, in scratch; what is before is for outputs
 _SUMS_BYTES = MOST * 32
 
 
-def short_tile(layout: Layout, tokens: int) -> Micro:
+def short_tile(layout: Layout, tokens: int, streams: int = 1) -> Micro:
     """For so many tokens, which lie in one record of activations, from its place on; `wanted` of them are stored.
-    beside: the first one's scale. sums: where floats may be kept meanwhile. span: of blocks whose unit is the same."""
+    beside: the first one's scale. sums: where floats may be kept meanwhile. span: of blocks whose unit is the same.
+    streams: of groups that are read side by side, `apart` bytes from each other, their outputs `columns` bytes."""
     add_block, step, unit = _add_bytes, TILE_BLOCK_BYTES, TILE_UNITS - TILE_SCALES
     if layout.in_pairs:
         add_block, step, unit = _add_shorts, SHORTS_BLOCK_BYTES, 0
 
-    @micro(*(int64,) * 12)
+    @micro(*(int64,) * 14)
     def tile(
-        weight: V, x: V, beside: V, blocks: V, out: V, out_stride: V, bias: V, y: V, y_stride: V, wanted: V, sums: V,
-        span: V,
+        weight: V, apart: V, x: V, beside: V, blocks: V, out: V, columns: V, out_stride: V, bias: V, y: V, y_stride: V,
+        wanted: V, sums: V, span: V,
     ) -> None:  # fmt: skip
-        in_memory = tokens > _IN_REGISTERS
-        totals = [_Total(sums + (_SUMS_BYTES + t * 32), in_memory) for t in range(tokens)]
-        of_span = [_Total(sums + t * 32, in_memory) for t in range(tokens)]
+        every = streams * tokens
+        in_memory = every > _IN_REGISTERS
+        totals = [_Total(sums + (_SUMS_BYTES + t * 32), in_memory) for t in range(every)]
+        of_span = [_Total(sums + t * 32, in_memory) for t in range(every)]
+        by_stream = [of_span[s * tokens : (s + 1) * tokens] for s in range(streams)]
         w, at, scale, left = Var(weight), Var(x), Var(beside), Var(blocks)
         for _ in loop((blocks + span - 1) // span):
             for part in of_span:
                 part.set(zeros(f32x8))
             for _ in loop(smaller(V(left.ir), span)):
-                here = V(w.ir)
-                for line in range(0, layout.record.itemsize, 64):
-                    prefetch(here + (AHEAD + line))
-                add_block(layout, here, V(at.ir), V(scale.ir), of_span)
+                records = [V(w.ir) + apart * s for s in range(streams)]
+                if streams == 1:
+                    for line in range(0, layout.record.itemsize, 64):
+                        prefetch(records[0] + (AHEAD + line))
+                add_block(layout, records, V(at.ir), V(scale.ir), by_stream)
                 w += layout.record.itemsize
                 at += step
                 scale += step
-            for t, (part, total) in enumerate(zip(of_span, totals, strict=True)):
-                total.set(fma(spread(V(scale.ir) + (unit - step + t * 4), 8), part.value, total.value))
+            for i, (part, total) in enumerate(zip(of_span, totals, strict=True)):
+                own = spread(V(scale.ir) + (unit - step + i % tokens * 4), 8)
+                total.set(fma(own, part.value, total.value))
             left += 0 - span
         plain = (bias | y | (wanted - tokens)).equals(0)
+        places = [(columns * (i // tokens), i % tokens, total) for i, total in enumerate(totals)]
         with when(plain):
-            for t, total in enumerate(totals):
-                store(out + out_stride * t, total.value)
+            for column, t, total in places:
+                store(out + column + out_stride * t, total.value)
         with when(plain.equals(0)):
-            for t, total in enumerate(totals):
+            for column, t, total in places:
                 with when(wanted > t):
-                    finish([total.value], out + out_stride * t, bias, y, y + y_stride * t)
+                    own_bias = select(bias.equals(0), bias, bias + column)
+                    finish([total.value], out + column + out_stride * t, own_bias, y, y + column + y_stride * t)
 
     return tile
 
@@ -127,50 +135,62 @@ class _Total:
             self.register.set(value)
 
 
-def _add_bytes(layout: Layout, record: V, x: V, beside: V, totals: Sequence[_Total]) -> None:
-    """The part of a block of 4 or 5 bits."""
-    assert layout.record.fields is not None
-    at, tokens = record + layout.record.fields["q"][1], range(len(totals))
+Sums = Sequence[Sequence[_Total]]  # of each stream and token
+
+
+def _add_bytes(layout: Layout, records: Sequence[V], x: V, beside: V, totals: Sums) -> None:
+    """The part of a block of 4 or 5 bits, of each stream's record."""
+    tokens, streams = range(len(totals[0])), range(len(records))
     centre = _CENTRE if layout.bits == 8 else layout.bias
-    sums: list[V | None] = [_start(beside, t, centre) if centre else None for t in tokens]
+    starts: list[V | None] = [_start(beside, t, centre) if centre else None for t in tokens]
+    sums = [list(starts) for _ in streams]
     for v in range(layout.bits):
-        loaded = load(at + v * 32, i8x32.ir)
-        quads = nibbles(loaded) if layout.bits == 4 else (loaded,)
-        for quad, weights in enumerate(quads, v * len(quads)):
+        loaded = [load(_integers_of(layout, record) + v * 32, i8x32.ir) for record in records]
+        quads = [nibbles(each) if layout.bits == 4 else (each,) for each in loaded]
+        for quad in range(len(quads[0])):
             for t in tokens:
-                product = dot_pairs_u8i8(weights, bits(_all(x + (t * BLOCK + quad * 4)), i8x32.ir))
-                sums[t] = _added(sums[t], product)
-    (scale,) = scales_of(layout, record)
-    minimum = load_halves(layout, record, "m") if layout.minimum else None
-    if minimum is not None and centre:
-        minimum = fma(scale, centre, minimum)
-    for t, (pairs, total) in enumerate(zip(sums, totals, strict=True)):
-        assert pairs is not None
-        scales = bits(_all(beside + t * 4), i16x16.ir)
-        value = fma(scale, to_float(dot_pairs_i16(pairs, scales)), total.value)
-        if minimum is not None:
-            value = fma(minimum, spread(beside + (TILE_SUMS - TILE_SCALES + t * 4), 8), value)
-        total.set(value)
+                values = bits(_all(x + (t * BLOCK + (v * len(quads[0]) + quad) * 4)), i8x32.ir)
+                for s in streams:
+                    sums[s][t] = _added(sums[s][t], dot_pairs_u8i8(quads[s][quad], values))
+    for record, own, to in zip(records, sums, totals, strict=True):
+        (scale,) = scales_of(layout, record)
+        minimum = load_halves(layout, record, "m") if layout.minimum else None
+        if minimum is not None and centre:
+            minimum = fma(scale, centre, minimum)
+        for t, (pairs, total) in enumerate(zip(own, to, strict=True)):
+            assert pairs is not None
+            scales = bits(_all(beside + t * 4), i16x16.ir)
+            value = fma(scale, to_float(dot_pairs_i16(pairs, scales)), total.value)
+            if minimum is not None:
+                value = fma(minimum, spread(beside + (TILE_SUMS - TILE_SCALES + t * 4), 8), value)
+            total.set(value)
 
 
-def _add_shorts(layout: Layout, record: V, x: V, beside: V, totals: Sequence[_Total]) -> None:
-    """The part of a block of 8 bits."""
-    assert layout.record.fields is not None
-    at, tokens = record + layout.record.fields["q"][1], range(len(totals))
-    halves = range(layout.scales)
-    sums: list[list[V | None]] = [[None for _ in halves] for _ in tokens]
+def _add_shorts(layout: Layout, records: Sequence[V], x: V, beside: V, totals: Sums) -> None:
+    """The part of a block of 8 bits, of each stream's record."""
+    tokens, streams, halves = range(len(totals[0])), range(len(records)), range(layout.scales)
+    sums: list[list[list[V | None]]] = [[[None for _ in halves] for _ in tokens] for _ in streams]
     for pair in range(BLOCK // 2):
         half = pair * layout.scales // (BLOCK // 2)
-        raw = load(at + pair * 16, ir.VectorType(ir.IntType(8), 16))
-        weights = V(Emission.builder.sext(raw.ir, i16x16.ir))
+        weights = []
+        for record in records:
+            raw = load(_integers_of(layout, record) + pair * 16, ir.VectorType(ir.IntType(8), 16))
+            weights.append(V(Emission.builder.sext(raw.ir, i16x16.ir)))
         for t in tokens:
-            product = dot_pairs_i16(weights, bits(_all(x + (t * BLOCK * 2 + pair * 4)), i16x16.ir))
-            sums[t][half] = _added(sums[t][half], product)
-    scales = scales_of(layout, record)
-    for own, total in zip(sums, totals, strict=True):
-        for scale, part in zip(scales, own, strict=True):
-            assert part is not None
-            total.set(fma(scale, to_float(part), total.value))
+            values = bits(_all(x + (t * BLOCK * 2 + pair * 4)), i16x16.ir)
+            for s in streams:
+                sums[s][t][half] = _added(sums[s][t][half], dot_pairs_i16(weights[s], values))
+    for record, own, to in zip(records, sums, totals, strict=True):
+        scales = scales_of(layout, record)
+        for of_token, total in zip(own, to, strict=True):
+            for scale, part in zip(scales, of_token, strict=True):
+                assert part is not None
+                total.set(fma(scale, to_float(part), total.value))
+
+
+def _integers_of(layout: Layout, record: V) -> V:
+    assert layout.record.fields is not None
+    return record + layout.record.fields["q"][1]
 
 
 def _all(address: V) -> V:
@@ -188,10 +208,30 @@ def _added(total: V | None, product: V) -> V:
     return product if total is None else kept_apart(total + product)
 
 
+def _one_token(layout: Layout, streams: int) -> Callable[..., int]:
+    """Compiled code for one token and groups first to last - 1, whole ones, as many as there are in so many streams of
+    one length. Returns the first group that is left."""
+    tile, rows = short_tile(layout, 1, streams), layout.rows
+
+    @njit
+    def products(
+        weights, group_bytes, first, last, x, beside, blocks, y_start, y_stride, bias, add, span, sums
+    ):  # fmt: skip
+        length = max(0, last - first) // streams
+        for group in range(first, first + length):
+            column = group * rows * 4
+            w, y, own = weights + group * group_bytes, y_start + column, bias + column if bias != 0 else 0
+            old, apart, columns = y if add != 0 else 0, length * group_bytes, length * rows * 4
+            tile(w, apart, x, beside, blocks, y, columns, y_stride, own, old, y_stride, 1, sums, span)
+        return first + length * streams
+
+    return products
+
+
 def short_products(layout: Layout) -> Callable[..., None]:
     """As matmul.share_products."""
     tile1, tile2, tile3, tile4, tile6, tile8 = (short_tile(layout, tokens) for tokens in (1, 2, 3, 4, 6, MOST))
-    rows = layout.rows
+    in_four, in_two, rows = _one_token(layout, 4), _one_token(layout, 2), layout.rows
     size, scales, step = (
         (2, SHORTS_UNITS, SHORTS_BLOCK_BYTES) if layout.in_pairs else (1, TILE_SCALES, TILE_BLOCK_BYTES)
     )
@@ -203,10 +243,14 @@ def short_products(layout: Layout) -> Callable[..., None]:
     ):  # fmt: skip
         sums, t = scratch + _SUMS_AT, start
         while t < stop:
-            tokens = min(stop - t, MOST - t % MOST)
+            tokens, here = min(stop - t, MOST - t % MOST), first
             record = x_start + t // TILE * blocks * step
             x, beside = record + t % TILE * (BLOCK * size), record + scales + t % TILE * 4
-            for group in range(first, last):
+            if tokens == 1:
+                whole, own = min(last, outputs // rows), (y_start + t * y_stride, y_stride, bias, add, span, sums)
+                here = in_four(weights, group_bytes, here, whole, x, beside, blocks, *own)
+                here = in_two(weights, group_bytes, here, whole, x, beside, blocks, *own)
+            for group in range(here, last):
                 w, left = weights + group * group_bytes, outputs - group * rows
                 b = bias + group * rows * 4 if bias != 0 else 0
                 y = y_start + t * y_stride + group * rows * 4
@@ -214,17 +258,17 @@ def short_products(layout: Layout) -> Callable[..., None]:
                 whole = left >= rows
                 out, out_stride = (y, y_stride) if whole else (scratch, 64)
                 if tokens == 1:
-                    tile1(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums, span)
+                    tile1(w, 0, x, beside, blocks, out, 0, out_stride, b, old, y_stride, tokens, sums, span)
                 elif tokens == 2:
-                    tile2(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums, span)
+                    tile2(w, 0, x, beside, blocks, out, 0, out_stride, b, old, y_stride, tokens, sums, span)
                 elif tokens == 3:
-                    tile3(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums, span)
+                    tile3(w, 0, x, beside, blocks, out, 0, out_stride, b, old, y_stride, tokens, sums, span)
                 elif tokens == 4:
-                    tile4(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums, span)
+                    tile4(w, 0, x, beside, blocks, out, 0, out_stride, b, old, y_stride, tokens, sums, span)
                 elif tokens <= 6:
-                    tile6(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums, span)
+                    tile6(w, 0, x, beside, blocks, out, 0, out_stride, b, old, y_stride, tokens, sums, span)
                 else:
-                    tile8(w, x, beside, blocks, out, out_stride, b, old, y_stride, tokens, sums, span)
+                    tile8(w, 0, x, beside, blocks, out, 0, out_stride, b, old, y_stride, tokens, sums, span)
                 if not whole:  # the columns behind belong to another part of the row
                     copy_outputs(scratch, 64, y, y_stride, tokens, left)
             t += tokens

@@ -14,6 +14,9 @@ Beside another program that wants the same core, a thread would be taken off it 
 a unit, and everybody would wait for that one until it is back. So a thread that has been away gives up its core by
 itself, where it holds no unit, before it is taken off again; it goes on doing that as long as somebody takes the core.
 
+A thread that finds no unit asks meanwhile for the weights that it will read next (program.py says which): small ops
+between large ones, and units that others still hold, would leave the memory idle.
+
 A program may be run for a while only. Then all units are in one range. Whoever finds after a unit that the time is up
 closes the phase, so that nobody takes another unit, and notes which one would have been the next: there it goes on
 later. Every run does one unit at least. Another program may run in between, if it has other buffers and a header of its
@@ -36,8 +39,8 @@ from llvmlite import ir
 from ..jit import njit
 from .cache import CompiledKernels
 from .emit import I32, I64, VOID, Emission, V, call, constant, int64, micro
-from .program import ALIGNMENT, SCRATCH_BYTES, STEP_THREADS, STEP_WORDS, Program
-from .simd import atomic_add, atomic_load, atomic_store, pause, store, word
+from .program import ALIGNMENT, COMING, SCRATCH_BYTES, STEP_THREADS, STEP_WORDS, Program
+from .simd import atomic_add, atomic_load, atomic_store, pause, prefetch, store, word
 
 # Words of the pool block. Words that threads hammer on have a cache line (8 words) to themselves.
 _GENERATION, _DONE = 0, 8
@@ -47,9 +50,11 @@ _FIRST_ROW, _FIRST_UNIT, _DEADLINE = 28, 29, 30  # where to begin; nanoseconds o
 _MUTEX, _CONDITION = 32, 48  # pthread objects: at most 64 bytes on the systems there are
 _HALTED, _AT_ROW, _AT_UNIT = 64, 65, 66  # whether time was up, and the first unit that nobody took then
 _COUNTS, _COUNTED = 72, 16  # units of the open phase's first ops
-_TICKETS = 88  # one for each thread, 8 words apart
+_COMES, _COMING = 88, 89  # which weights will be read next (the address where a program says them), and a copy of it
+_TICKETS = 104  # one for each thread, 8 words apart
 _SINCE, _SEEN, _COURTESIES, _TIMESPEC = 0, 1, 2, 3  # words of a thread's own block; see _make_way
 _NUMBER = 5  # of the thread
+_ASKED_OF, _ASKED = 6, 7  # which weights it asked for, and for how many bytes of them
 _OWN_WORDS = 8
 _AWAY_NS = 1_000_000  # a thread that was not heard of for so long has been off its core
 _TURN_NS = 2_000_000  # how long it keeps its core then: half of what the scheduler's tick of 250 Hz gives it
@@ -67,7 +72,9 @@ _FIELD = (1 << 22) - 1
 _UNITS_SHIFT, _ROW_SHIFT = 22, 44
 _END = 1 << 62
 
-_ENTRY = 32  # bytes of a table row
+_ENTRY = 40  # bytes of a table row
+_AHEAD = 4  # rows whose arguments are asked for
+_ASK_AT_ONCE, _ASK_AT_MOST = 1024, 64 << 10  # bytes of weights; with 256 KiB a token takes as long
 
 
 @micro(int64, int64, int64, int64, int64)
@@ -200,6 +207,49 @@ def _share_out(row, after, ranges, step, shares, counts):
 
 
 @njit
+def _say_what_comes(pool, coming):
+    """Copies it. Who reads the copy meanwhile asks for memory of which nothing comes, and of which nothing need be."""
+    if coming == word(pool, _COMES):
+        return
+    for i in range(2 * COMING if coming != 0 else 0):
+        store(pool + (_COMING + i) * 8, word(coming, i))
+    atomic_store(pool + _COMES * 8, coming)
+
+
+@njit
+def _ask(pool, own):
+    """Ask for some more of what this thread will read next: the beginning of its range of every matrix."""
+    coming, ranges, number = atomic_load(pool + _COMES * 8), atomic_load(pool + _RANGES * 8), word(own, _NUMBER)
+    if coming != word(own, _ASKED_OF):
+        store(own + _ASKED_OF * 8, coming)
+        store(own + _ASKED * 8, 0)
+    at = word(own, _ASKED)
+    if coming == 0 or at >= _ASK_AT_MOST or number >= ranges:
+        return
+    store(own + _ASKED * 8, at + _ASK_AT_ONCE)
+    for i in range(COMING):
+        address, size = word(pool, _COMING + 2 * i), word(pool, _COMING + 2 * i + 1)
+        first = size * number // ranges
+        share = size * (number + 1) // ranges - first
+        if at < share:
+            for line in range(0, _ASK_AT_ONCE, 64):
+                prefetch(address + first + at + line)
+            return
+        at -= share
+    store(own + _ASKED * 8, _ASK_AT_MOST)
+
+
+@njit
+def _look_ahead(row, end):
+    """Ask for the arguments of the ops from a row on, and for the rows behind them: a step before, weights went through
+    all caches."""
+    for op in range(row, min(row + _AHEAD * _ENTRY, end), _ENTRY):
+        prefetch(word(op, 2))
+        prefetch(word(op, 2) + 64)
+    prefetch(row + 2 * _AHEAD * _ENTRY)
+
+
+@njit
 def _open_phase(pool, scratch, index, done):
     """Publish the tickets of the first phase at or after table row `index` that has units, or the end.
 
@@ -211,6 +261,8 @@ def _open_phase(pool, scratch, index, done):
         after = row + word(row, 3) * _ENTRY
         units = _share_out(row, after, ranges, step, scratch, pool + _COUNTS * 8)
         if units > 0:
+            _look_ahead(after, word(pool, _TABLE) + length * _ENTRY)
+            _say_what_comes(pool, word(row, 4))
             atomic_store(pool + _UNITS * 8, units)
             atomic_store(pool + _DONE * 8, done)
             for part in range(ranges - 1, -1, -1):
@@ -275,6 +327,7 @@ def _replay(pool, scratch):
         if part == -2:
             return
         if part == -1:
+            _ask(pool, own)
             pause()
             spins += 1
             if spins > _YIELD_AFTER:
@@ -339,6 +392,7 @@ def _work(pool, scratch):
     while True:
         spins = 0
         while atomic_load(pool + _GENERATION * 8) == seen and spins < _SLEEP_AFTER:
+            _ask(pool, scratch + SCRATCH_BYTES)
             pause()
             spins += 1
         if atomic_load(pool + _GENERATION * 8) == seen:
@@ -380,6 +434,7 @@ class Threads:
         start = pool - self._memory.ctypes.data
         self._pool = self._memory[start : start + (_TICKETS + count * 8) * 8].view(np.int64)
         self._pool[_RANGES] = 1
+        self._address = pool
         c = ctypes.CDLL(None)
         c.pthread_mutex_init(ctypes.c_void_p(pool + _MUTEX * 8), None)
         c.pthread_cond_init(ctypes.c_void_p(pool + _CONDITION * 8), None)
@@ -400,8 +455,8 @@ class Threads:
 
     def run(self, program: Program) -> None:
         """Replay the program over what `step` says now; returns when every thread is done."""
-        self._set(program.table, self.step, Place(), 0)
-        self._launch(self._pool.ctypes.data, self._scratch)
+        self._set(program, self.step, Place(), 0)
+        self._launch(self._address, self._scratch)
 
     def run_for(self, program: Program, step: np.ndarray, place: Place, seconds: float) -> Place | None:
         """Replay the program over another header from a place on, for so long; math.inf: to its end.
@@ -409,15 +464,15 @@ class Threads:
         Returns where it has to go on, with the same header and inputs; None: it has ended.
         """
         deadline = 0 if seconds == math.inf else time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(seconds * 1e9)
-        self._set(program.table, step, place, deadline)
-        self._launch(self._pool.ctypes.data, self._scratch)
+        self._set(program, step, place, deadline)
+        self._launch(self._address, self._scratch)
         if not self._pool[_HALTED]:
             return None
         return Place(int(self._pool[_AT_ROW]), int(self._pool[_AT_UNIT]))
 
-    def _set(self, table: np.ndarray, step: np.ndarray, place: Place, deadline: int) -> None:
+    def _set(self, program: Program, step: np.ndarray, place: Place, deadline: int) -> None:
         pool = self._pool
-        pool[_TABLE], pool[_LENGTH], pool[_STEP] = table.ctypes.data, len(table), step.ctypes.data
+        pool[_TABLE], pool[_LENGTH], pool[_STEP] = program.address, len(program.table), step.ctypes.data
         pool[_FIRST_ROW], pool[_FIRST_UNIT], pool[_DEADLINE] = place.row, place.unit, deadline
         pool[_RANGES] = 1 if deadline or place.unit else self.count
         step[STEP_THREADS] = self.count
