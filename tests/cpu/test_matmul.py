@@ -94,7 +94,7 @@ def test_a_tiny_block_keeps_its_scale():
 
 
 @pytest.mark.parametrize("name", FORMAT_NAMES)
-@pytest.mark.parametrize("tokens, outputs", [(1, 8), (2, 40), (3, 17), (4, 64), (7, 5), (20, 16), (130, 30)])
+@pytest.mark.parametrize("tokens, outputs", [(1, 8), (1, 124), (2, 40), (3, 17), (4, 64), (7, 5), (20, 16), (130, 30)])
 def test_linear(bench, name, tokens, outputs):
     rng = np.random.default_rng(tokens * 100 + outputs)
     w = weight(name, outputs, inputs_of(name), rng)
@@ -183,9 +183,10 @@ def test_zeros_and_huge_activations_quantise(bench):
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_1", "Q8_0", "Q6_K", "F16", "BF16", "F32"])
 def test_a_token_is_the_same_bits_in_every_batch(bench, name):
-    """Tiles of every size, several tiles, several units of tokens; with the norm and gating that quantise for it."""
+    """Tiles of every size, several tiles, several units of tokens, streams of one token; with the norm and gating that
+    quantise for it."""
     rng = np.random.default_rng(7)
-    w, down = weight(name, 48, 256, rng), weight(name, 20, 32 if FORMATS[name].block == 1 else 256, rng)
+    w, down = weight(name, 124, 256, rng), weight(name, 20, 32 if FORMATS[name].block == 1 else 256, rng)
     norm = Norm(rng.uniform(0.5, 1.5, 256).astype(np.float32), 1e-5)
     x = rng.standard_normal((300, 256)).astype(np.float32)
 

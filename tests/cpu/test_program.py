@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from numba import types
 
 from imp.cpu import threads as threads_module
 from imp.cpu.cache import CompiledKernels, compile_all
-from imp.cpu.program import STEP_TOKENS, Op, build, count, kernel
+from imp.cpu.program import COMING, STEP_TOKENS, Op, build, count, kernel
 from imp.cpu.simd import atomic_add, atomic_load, detect, load_f32, pause, real, store, store_f32, word
 from imp.cpu.threads import Place, Threads
 from imp.model.buffers import Buffer
@@ -87,6 +88,35 @@ def test_joined_ops_share_a_phase(threads, kernels):
     threads.step[STEP_TOKENS] = 300
     threads.run(program)
     assert (a == 12).all() and (b == 4).all()
+
+
+@dataclass
+class Somewhere:
+    """A matrix that nobody reads."""
+
+    address: int
+    size: int
+
+
+def test_what_comes_next_of_weights_is_said_before(threads, kernels):
+    """Vectors up to the next matrices, from whatever phase on; behind the last phase follows the first. Wherever such
+    a matrix is said to be, a step is the same."""
+    words, vector = np.zeros(64, np.int64), np.ones(16, np.float32)
+    first, second, third = (Somewhere(address, 1 << 20) for address in (0, 1 << 40, words.ctypes.data))
+    weights = [None, first, vector, None, second, third]
+    joins = [False, False, False, False, False, True]
+    ops = [Op(add, (words, 1), joins=j, weight=w) for w, j in zip(weights, joins, strict=True)]
+    program = build(ops, compile_all(kernels, [add]))
+    one, two, three = ((each.address, each.size) for each in (first, second, third))
+    small = (vector.ctypes.data, vector.nbytes)
+    expected = [[one], [small, two, three], [two, three], [two, three], [one]]
+    for row, wanted in zip((0, 1, 2, 3, 4), expected, strict=True):
+        said = np.ctypeslib.as_array((ctypes.c_int64 * (2 * COMING)).from_address(int(program.table[row, 4])))
+        assert [tuple(pair) for pair in said.reshape(-1, 2).tolist() if any(pair)] == wanted
+    threads.step[STEP_TOKENS] = 64
+    for _ in range(50):
+        threads.run(program)
+    assert (words == 50 * len(ops)).all()
 
 
 @kernel(one_per_token)
