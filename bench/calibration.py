@@ -43,9 +43,10 @@ _DEGREE = 16
 
 @njit(nogil=True, fastmath=True, cache=True)
 def _sum(words):
-    total = np.int64(0)
-    for i in range(len(words)):
-        total += words[i]
+    """In four streams: one by itself does not get all that memory gives."""
+    total, length = np.int64(0), len(words) // 4
+    for i in range(length):
+        total += words[i] + words[length + i] + words[2 * length + i] + words[3 * length + i]
     return total
 
 
