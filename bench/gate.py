@@ -27,7 +27,7 @@ from bench.lines import ROOT
 from bench.measure import load_average, machine, table
 from tests import realmodel
 
-BASE = "d0b54545a1a5"
+BASE = "34849f8ddc06"
 CASES = (
     *("pp128", "tg24", "tg6x8@16", "tg8@512"),
     *("Q4_0*1", "Q8_0*1", "Q4_K*1", "Q4_0*64", "Q8_0*64", "Q4_K*64"),
