@@ -29,7 +29,7 @@ from .vector_products import copy_outputs, float_tile, integer_tile
 
 TOKENS_AT_ONCE = 128
 UNIT_BYTES = 64 << 10  # of weights: small enough to share well, large enough to stream (32 KiB costs 8 % at decode)
-ALONE_BYTES, ALONE_UNITS = 256 << 10, 1  # for one token: of a unit, and units of a thread at least
+ALONE_BYTES = 256 << 10  # of a unit for one token, where it takes weights in streams (short_products.py)
 
 # Argument block
 WEIGHT, INPUT_BLOCKS, OUTPUTS, GROUP_BYTES, GROUPS, SHARES = range(6)
@@ -41,6 +41,12 @@ def _tokens_at_once() -> V:
     """Of a unit, at most. In tiles weights are worth unpacking and fetching once for more of them: 512 instead of 128
     tokens made a prompt's products 14 % faster."""
     return integer(512 if runs("amx") else TOKENS_AT_ONCE)
+
+
+@micro(returns=int64)
+def _alone_bytes() -> V:
+    """Of a unit for one token; 0: as for more."""
+    return integer(0 if runs("vnni") else ALONE_BYTES)
 
 
 @njit
@@ -58,11 +64,11 @@ def matmul_units(args, step):
 
 @njit
 def _shares(args, step, tokens):
-    """Into how many units the groups are cut."""
-    if tokens > 1:
+    """Into how many units the groups are cut: for one token in streams as many for every thread, one at least."""
+    if tokens > 1 or _alone_bytes() == 0:
         return word(args, SHARES)
     threads, size = word(step, STEP_THREADS), word(args, GROUPS) * word(args, GROUP_BYTES)
-    wanted = max(threads * ALONE_UNITS, (size + ALONE_BYTES - 1) // ALONE_BYTES)
+    wanted = max(1, (size + _alone_bytes() - 1) // _alone_bytes())
     return min(word(args, SHARES), (wanted + threads - 1) // threads * threads)
 
 

@@ -8,8 +8,9 @@ activations of 16 instead: a product and its neighbour's add up in 32 bits at on
 the integers are units of is multiplied once for a span of blocks.
 
 What one vector of weights has is multiplied with all tokens before the next one is looked at: their sums are in
-registers, and no product waits for the one before. Eight tokens stay in the first level cache while all groups of a
-unit meet them, since eight of them are more bytes than the weights that come by.
+registers, and no product waits for the one before. One token goes through four groups at a time, far enough from each
+other for streams of their own: it takes weights as quickly as memory gives them. Eight tokens stay in the first level
+cache while all groups of a unit meet them, since eight of them are more bytes than the weights that come by.
 """
 
 from __future__ import annotations
