@@ -27,8 +27,8 @@ class _Begun:
     """A step in progress, and what its header points into."""
 
     program: Program
-    inputs: StepInputs
     joined: np.ndarray
+    pooled: int  # positions whose hidden states are wanted
     adapters: Kept
 
 
@@ -60,7 +60,7 @@ class CpuAside:
         assert not len(inputs.wanted), "no logits are made aside"
         program = self._programs.adapted if len(inputs.adapted) else self._programs.plain
         joined = fill_header(self._step, inputs, self._apart)
-        self._begun, self._place = _Begun(program, inputs, joined, self._adapters.kept), Place()
+        self._begun, self._place = _Begun(program, joined, len(inputs.pooled), self._adapters.kept), Place()
         self._ahead.used(inputs)
         self._begun.adapters.fill_header(self._step)
 
@@ -71,4 +71,4 @@ class CpuAside:
 
     def hidden(self) -> np.ndarray:
         assert self._begun is not None, "begin comes first"
-        return self._hidden[: len(self._begun.inputs.pooled)]
+        return self._hidden[: self._begun.pooled]

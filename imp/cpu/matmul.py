@@ -64,11 +64,11 @@ def matmul_units(args, step):
 
 @njit
 def _shares(args, step, tokens):
-    """Into how many units the groups are cut: for one token in streams as many for every thread, one at least."""
+    """Into how many units the groups are cut: for one token in streams as many for every thread."""
     if tokens > 1 or _alone_bytes() == 0:
         return word(args, SHARES)
     threads, size = word(step, STEP_THREADS), word(args, GROUPS) * word(args, GROUP_BYTES)
-    wanted = max(1, (size + _alone_bytes() - 1) // _alone_bytes())
+    wanted = (size + _alone_bytes() - 1) // _alone_bytes()
     return min(word(args, SHARES), (wanted + threads - 1) // threads * threads)
 
 

@@ -57,23 +57,9 @@ STEP_SPARSE_COUNT, STEP_SCORE_COUNT = 25, 26  # attention_plan.py's: positions t
 STEP_THREADS = 27  # threads.py's: how many there are
 STEP_PROMPTS = 28  # of the positions, the first that is multiplied as prompts are; T: none
 STEP_WORDS = 32
-# In the order in which `fill_header` joins the arrays
-_ADDRESSES = (
-    STEP_TOKEN_IDS,
-    STEP_POSITIONS,
-    STEP_SLOTS,
-    STEP_ROW_STARTS,
-    STEP_CONTEXTS,
-    STEP_TABLE_STARTS,
-    STEP_TABLE,
-    STEP_WANTED_IDS,
-    STEP_POOLED_IDS,
-    STEP_ADAPTED_SPANS,
-    STEP_OUTPUTS,
-)
 
 SCRATCH_BYTES = 2 << 20
-COMING = 4  # matrices of a phase that are said ahead
+COMING = 4  # weights that are said ahead
 LANES = 8  # rows of floats are whole vectors
 
 Body = Callable[..., Any]
@@ -125,21 +111,21 @@ def fill_header(step: np.ndarray, inputs: StepInputs, apart: bool = False) -> np
     step[STEP_POOLED], step[STEP_ADAPTED] = len(inputs.pooled), len(inputs.adapted)
     step[STEP_PROMPTS] = inputs.prompts_from if apart else tokens
     arrays = (
-        inputs.tokens,
-        inputs.positions,
-        inputs.slots,
-        inputs.row_starts,
-        inputs.contexts,
-        inputs.table_starts,
-        inputs.table,
-        inputs.wanted,
-        inputs.pooled,
-        inputs.adapted.ravel(),
-        inputs.outputs,
+        (STEP_TOKEN_IDS, inputs.tokens),
+        (STEP_POSITIONS, inputs.positions),
+        (STEP_SLOTS, inputs.slots),
+        (STEP_ROW_STARTS, inputs.row_starts),
+        (STEP_CONTEXTS, inputs.contexts),
+        (STEP_TABLE_STARTS, inputs.table_starts),
+        (STEP_TABLE, inputs.table),
+        (STEP_WANTED_IDS, inputs.wanted),
+        (STEP_POOLED_IDS, inputs.pooled),
+        (STEP_ADAPTED_SPANS, inputs.adapted.ravel()),
+        (STEP_OUTPUTS, inputs.outputs),
     )
-    joined = np.concatenate(arrays)
+    joined = np.concatenate([array for _, array in arrays])
     at = joined.ctypes.data
-    for number, array in zip(_ADDRESSES, arrays, strict=True):
+    for number, array in arrays:
         step[number] = at
         at += len(array) * 4
     if not len(inputs.outputs):

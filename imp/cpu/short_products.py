@@ -62,7 +62,7 @@ from .simd import (
 from .vector_products import AHEAD, copy_outputs, finish, load_halves, scales_of, spread
 
 MOST = 8  # tokens at once
-_IN_REGISTERS = 4  # tokens whose float sums have registers beside those of a block
+_IN_REGISTERS = 4  # tokens or streams whose float sums have registers beside those of a block
 _CENTRE = 16  # what sums of products with 5 bits are made without, so that they fit
 _SUMS_AT = 1024  # of float sums, in scratch; what is before is for outputs
 _SUMS_BYTES = MOST * 32
@@ -248,9 +248,9 @@ def short_products(layout: Layout) -> Callable[..., None]:
             record = x_start + t // TILE * blocks * step
             x, beside = record + t % TILE * (BLOCK * size), record + scales + t % TILE * 4
             if tokens == 1:
-                whole, own = min(last, outputs // rows), (y_start + t * y_stride, y_stride, bias, add, span, sums)
-                here = in_four(weights, group_bytes, here, whole, x, beside, blocks, *own)
-                here = in_two(weights, group_bytes, here, whole, x, beside, blocks, *own)
+                end, own = min(last, outputs // rows), (y_start + t * y_stride, y_stride, bias, add, span, sums)
+                here = in_four(weights, group_bytes, here, end, x, beside, blocks, *own)
+                here = in_two(weights, group_bytes, here, end, x, beside, blocks, *own)
             for group in range(here, last):
                 w, left = weights + group * group_bytes, outputs - group * rows
                 b = bias + group * rows * 4 if bias != 0 else 0

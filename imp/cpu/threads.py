@@ -184,7 +184,7 @@ def _ticket(pool, part):
 
 @njit
 def _first_of(part, ranges, units):
-    """The first of an op's units in a range; of few units, the first ranges have more."""
+    """The first of an op's units, or of a matrix's bytes, in a range; of few units, the first ranges have more."""
     return (units * part + ranges - 1) // ranges
 
 
@@ -208,10 +208,11 @@ def _share_out(row, after, ranges, step, shares, counts):
 
 @njit
 def _say_what_comes(pool, coming):
-    """Copies it. Who reads the copy meanwhile asks for memory of which nothing comes, and of which nothing need be."""
+    """Copies what a row of the table says. Who reads the copy meanwhile asks for memory of which nothing comes, and of
+    which nothing need be."""
     if coming == word(pool, _COMES):
         return
-    for i in range(2 * COMING if coming != 0 else 0):
+    for i in range(2 * COMING):
         store(pool + (_COMING + i) * 8, word(coming, i))
     atomic_store(pool + _COMES * 8, coming)
 
@@ -229,8 +230,8 @@ def _ask(pool, own):
     store(own + _ASKED * 8, at + _ASK_AT_ONCE)
     for i in range(COMING):
         address, size = word(pool, _COMING + 2 * i), word(pool, _COMING + 2 * i + 1)
-        first = size * number // ranges
-        share = size * (number + 1) // ranges - first
+        first = _first_of(number, ranges, size)
+        share = _first_of(number + 1, ranges, size) - first
         if at < share:
             for line in range(0, _ASK_AT_ONCE, 64):
                 prefetch(address + first + at + line)
